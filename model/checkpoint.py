@@ -1,0 +1,108 @@
+"""Training state on disk, through Orbax: params, optimizer state and a little JSON.
+
+    folder/<step>/state/    the pytree of arrays
+    folder/<step>/meta/     JSON: whatever else the trainer needs to go on (counters, data position)
+
+Orbax writes a step into a temporary folder and renames it, so a step is whole or absent; what a
+killed process left half-written is ignored and cleaned away by the next one. The newest ``keep``
+steps stay. Used by the trainer to resume with identical results; a finished policy is shipped by
+:mod:`model.hf`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+KEEP = 2  # ours: the newest, and one in case a disk fails under it
+
+
+class Restored(NamedTuple):
+    """One saved step."""
+
+    step: int
+    state: Any
+    meta: dict[str, Any]
+
+
+class Checkpoints:
+    """The steps of one run. Close it, or use it as a context manager.
+
+    Args:
+        folder: made if missing.
+        keep: how many steps stay.
+    """
+
+    def __init__(self, folder: str | Path, keep: int = KEEP):
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        )
+        self._manager = ocp.CheckpointManager(Path(folder).absolute(), options=options)
+
+    def save(self, step: int, state: Any, meta: dict[str, Any] | None = None) -> None:
+        """Write a step; it is on disk when this returns.
+
+        Args:
+            step: larger than any saved before.
+            state: a pytree of arrays, such as ``{"params": params, "opt_state": opt_state}``.
+            meta: JSON values.
+
+        Raises:
+            ValueError: the step exists, or a later one does.
+        """
+        latest = self.latest_step()
+        if latest is not None and step <= latest:
+            raise ValueError(f"step {step} must be after the last saved step, {latest}")
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(_plain(state)), meta=ocp.args.JsonSave(dict(meta or {}))
+        )
+        self._manager.save(step, args=args, force=True)
+        self._manager.wait_until_finished()
+
+    def latest_step(self) -> int | None:
+        """The newest whole step, or None."""
+        return self._manager.latest_step()
+
+    def restore_latest(self, like: Any) -> Restored | None:
+        """Read the newest step; None when there is none.
+
+        Args:
+            like: a pytree of the same structure, of arrays or :class:`jax.ShapeDtypeStruct`.
+
+        Raises:
+            ValueError: the saved arrays have another structure, shape or dtype.
+        """
+        step = self.latest_step()
+        if step is None:
+            return None
+        abstract = jax.tree.map(_shape_of, _plain(like))
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), meta=ocp.args.JsonRestore())
+        saved = self._manager.restore(step, args=args)
+        leaves = [saved["state"][key] for key in abstract]
+        return Restored(step, jax.tree.unflatten(jax.tree.structure(like), leaves), saved["meta"])
+
+    def close(self) -> None:
+        """Let go of Orbax's threads."""
+        self._manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _plain(tree: Any) -> dict[str, Any]:
+    """Leaves under their paths: the same on disk whatever containers the libraries use this year."""
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in _leaves(tree)}
+
+
+def _leaves(tree: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(tree)[0]
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

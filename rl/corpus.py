@@ -1,0 +1,123 @@
+"""The pretraining corpus: scripted episodes of many synthesized environments, as text records.
+
+For each theme of the ``pretrain`` split and each seed an environment is mined, complexified and given
+tools as in the main job; its tasks are made and their gold calls are replayed in the sandbox, so every
+observation is a real result. The themes of the ``demo`` split never come near it: what is measured on is
+never trained on. One record is one episode, written as a line of JSONL without any tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from synth.author.offline import OfflineAuthor
+from synth.complexify import complexify
+from synth.env.bundle import read_bundle, write_bundle
+from synth.env.episode import EnvServer, VerifierServer
+from synth.mining import mine
+from synth.tasks_graph import make_tasks as graph_tasks
+from synth.tasks_program import make_tasks as program_tasks
+from synth.tools import make_environment
+from synth.types import Task, Theme
+
+
+@dataclass(frozen=True)
+class Record:
+    """One scripted episode in text form."""
+
+    env_id: str
+    task_id: str
+    pattern: str
+    tools: list[dict[str, Any]]  # MCP tool objects
+    instruction: str
+    calls: list[dict[str, Any]]  # {"tool", "arguments"}
+    observations: list[str]
+    answer: Any
+    needed: list[str] = field(default_factory=list)  # names of the tools that are called
+
+
+def replay(server: EnvServer, task: Task, tools: list[dict[str, Any]]) -> Record:
+    """Replay a task's gold calls in the sandbox."""
+    observations = []
+    with server.open(task.seed) as episode:
+        for step in task.chain:
+            observations.append(episode.call(step.tool, step.arguments).to_json())
+    calls = [{"tool": s.tool, "arguments": s.arguments} for s in task.chain]
+    needed = sorted({s.tool for s in task.chain})
+    return Record(
+        task.env_id, task.id, task.pattern, tools, task.instruction, calls, observations,
+        task.reference_answer, needed,
+    )  # fmt: skip
+
+
+def environment_records(theme: Theme, seed: int, graph_count: int, program_count: int) -> list[Record]:
+    """Episodes of one freshly synthesized environment."""
+    author = OfflineAuthor()
+    db = complexify(mine(theme, seed), theme, author, seed)
+    env = make_environment(db, theme, author, seed, env_id=f"{theme.id}-{seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / env.env_id
+        write_bundle(env, path)
+        bundle = read_bundle(path)
+        with EnvServer(path) as server, VerifierServer() as verifiers:
+            tasks = graph_tasks(bundle, server, author, seed, graph_count)
+            tasks += program_tasks(bundle, server, author, seed, program_count, verifier_server=verifiers)
+            shown = [
+                {"name": t.name, "description": t.description, "inputSchema": t.input_schema}
+                for t in bundle.tools
+            ]
+            return [replay(server, task, shown) for task in tasks]
+
+
+def _job(argument: tuple[Theme, int, int, int]) -> tuple[str, list[Record] | str]:
+    theme, seed, graph_count, program_count = argument
+    try:
+        return f"{theme.id}-{seed}", environment_records(theme, seed, graph_count, program_count)
+    except Exception as err:
+        return f"{theme.id}-{seed}", f"{type(err).__name__}: {err}"
+
+
+def build_corpus(
+    themes: list[Theme], seeds: Iterable[int], out: Path, *, graph_count: int = 60, program_count: int = 20,
+    workers: int = 2,
+) -> Iterator[str]:  # fmt: skip
+    """Write ``out/<env>.jsonl`` for every (seed, theme) that is missing; yields a line of progress each.
+
+    An environment that fails is reported in its line and left out.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    jobs = [(t, s, graph_count, program_count) for s in seeds for t in themes if not (out / f"{t.id}-{s}.jsonl").exists()]
+    with ProcessPoolExecutor(workers) as pool:
+        for name, records in pool.map(_job, jobs):
+            if isinstance(records, str):
+                yield f"{name}: failed: {records}"
+                continue
+            part = out / f"{name}.jsonl.part"
+            part.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
+            part.rename(out / f"{name}.jsonl")
+            yield f"{name}: {len(records)} episodes"
+
+
+def read_corpus(folder: Path) -> list[Record]:
+    """All records of a corpus folder, files in name order."""
+    records = []
+    for path in sorted(folder.glob("*.jsonl")):
+        records += [Record(**json.loads(line)) for line in path.read_text().splitlines()]
+    return records
+
+
+def thin_tools(record: Record, most: int, rng: random.Random) -> list[dict[str, Any]]:
+    """The tools that an episode needs and up to ``most`` in all, in random order (the curriculum's knob)."""
+    needed = [t for t in record.tools if t["name"] in record.needed]
+    others = [t for t in record.tools if t["name"] not in record.needed]
+    room = max(0, most - len(needed))
+    chosen = needed + rng.sample(others, min(room, len(others)))
+    rng.shuffle(chosen)
+    return chosen

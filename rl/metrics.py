@@ -1,0 +1,89 @@
+"""Metrics of a run: one JSON line a step, mirrored to TensorBoard.
+
+In: a dictionary of numbers a step. Out: ``metrics.jsonl`` (the truth) and ``tensorboard/`` (a view
+of it). A resumed run calls :meth:`Metrics.truncate` with the first step that it will do again:
+later lines are cut off with an atomic rename and the TensorBoard files are written anew from
+the lines that stay, so that no step is doubled or lost after ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content so that a reader (or a crash) sees the old text or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a metrics file, in order; a half-written last line is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+class Metrics:
+    """Writer of one run's metrics.
+
+    Args:
+        folder: the run folder.
+        prefix: name of the stage, for files and TensorBoard tags (``train`` gives ``train.jsonl``).
+        tensorboard: whether to mirror to ``folder/tensorboard/<prefix>``.
+    """
+
+    def __init__(self, folder: Path, prefix: str = "metrics", *, tensorboard: bool = True):
+        self.path = Path(folder) / f"{prefix}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._tensorboard_folder = Path(folder) / "tensorboard" / prefix if tensorboard else None
+        self._writer: SummaryWriter | None = None
+
+    def truncate(self, step: int) -> None:
+        """Keep only the lines of steps below ``step``."""
+        kept = [row for row in read_metrics(self.path) if row["step"] < step]
+        write_atomically(self.path, "".join(_line(row) for row in kept))
+        self.close()
+        if self._tensorboard_folder is not None:
+            shutil.rmtree(self._tensorboard_folder, ignore_errors=True)
+            for row in kept:
+                self._mirror(row)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append one step; numbers go to TensorBoard too."""
+        row = {"step": step, **values}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(_line(row))
+        self._mirror(row)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _mirror(self, row: Mapping[str, Any]) -> None:
+        if self._tensorboard_folder is None:
+            return
+        if self._writer is None:
+            self._writer = SummaryWriter(str(self._tensorboard_folder))
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                self._writer.add_scalar(name, value, row["step"])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, default=float) + "\n"

@@ -1,0 +1,71 @@
+"""The policy: a model, its tokenizer and template, and the version that is stamped on every turn.
+
+In: a policy folder (:mod:`model.hf`), or parameters from a learner. Out: what a rollout needs
+(``params``, ``template``, ``version``) and what a learner needs (:meth:`Policy.score`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from model.config import ModelConfig
+from model.hf import load_policy, save_policy
+from model.tokens import ChatTemplate, Tokenizer
+from model.transformer import Transformer
+from rl.batch import Batch
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Parameters and everything needed to use them. ``version`` counts optimizer steps in GRPO."""
+
+    config: ModelConfig
+    params: Any
+    graphdef: Any
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    version: int = 0
+
+    @classmethod
+    def make(cls, config: ModelConfig, params: Any, tokenizer: Tokenizer, version: int = 0) -> Policy:
+        """A policy around existing parameters."""
+        graphdef, _ = nnx.split(nnx.eval_shape(lambda: Transformer(config, nnx.Rngs(0))))
+        return cls(config, params, graphdef, tokenizer, ChatTemplate(tokenizer), version)
+
+    @classmethod
+    def fresh(cls, config: ModelConfig, tokenizer: Tokenizer, seed: int) -> Policy:
+        """A policy with random weights."""
+        _, params = nnx.split(Transformer(config, nnx.Rngs(seed)))
+        return cls.make(config, params, tokenizer)
+
+    @classmethod
+    def load(cls, folder: str | Path, version: int = 0) -> Policy:
+        """Read a policy folder; raises as :func:`model.hf.load_policy` does."""
+        config, params, tokenizer = load_policy(folder)
+        return cls.make(config, params, tokenizer, version)
+
+    def save(self, folder: str | Path, dtype: str = "float32") -> None:
+        """Write a policy folder; an existing one is replaced in one step."""
+        save_policy(folder, self.config, self.params, self.tokenizer, dtype=dtype)
+
+    def with_params(self, params: Any, version: int) -> Policy:
+        return dataclasses.replace(self, params=params, version=version)
+
+    def score(self, params: Any, batch: Batch) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
+        """Log-probability of each target and entropy of its distribution; differentiable, jit it.
+
+        It is the forward that the engine decodes with (rule 3), at temperature 1.
+        """
+        model = nnx.merge(self.graphdef, params)
+        hidden = model(batch.tokens, batch.positions, batch.segment_ids, branch_ids_BT=batch.branch_ids)
+        logp = jax.nn.log_softmax(model.logits(hidden), axis=-1)
+        chosen = jnp.take_along_axis(logp, batch.targets[..., None], axis=-1)[..., 0]
+        return chosen, -jnp.sum(jnp.exp(logp) * logp, axis=-1)

@@ -1,0 +1,223 @@
+"""Pretraining of the shipped base policy: from a corpus of scripted episodes to a small model.
+
+A tiny model finds copying hard. What makes it learn is a curriculum over the number of tools in the
+prompt (one needed tool first, the whole list in the end), real text, and a loss on the whole text at a
+low weight beside the loss on the assistant's tokens (measured; the tries are in rl/README.md).
+
+In: a folder of records (:mod:`rl.corpus`). Out: a policy folder (:mod:`model.hf`), a metrics JSONL and
+checkpoints from which a killed run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from model.config import ModelConfig
+from model.hf import save_policy
+from model.tokens import ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
+from model.transformer import Transformer
+from rl.batch import Batch, Sample, empty, pack
+from rl.corpus import Record, read_corpus, thin_tools
+
+OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
+PEAK_RATE = 2e-3  # ours, for models of 1 to 2 million parameters
+WARMUP = 100  # steps (ours)
+CURRICULUM = 0.4  # share of the run over which the tool list grows to its full length (ours)
+ROW = 1024  # tokens of a row
+ROWS = 8  # rows of a step
+
+
+def base_config(vocab_size: int) -> ModelConfig:
+    """The shipped shape: about 2 million parameters, Qwen3-shaped (ours: the largest that the demo can train)."""
+    return ModelConfig(
+        vocab_size=vocab_size, d_model=192, n_layers=4, n_heads=6, n_kv_heads=2, head_dim=32, d_ff=512,
+        rope_theta=10_000.0, rms_eps=1e-6, max_len=1024,
+    )  # fmt: skip
+
+
+def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Sample:
+    """Token ids of a scripted episode with loss weights: assistant tokens 1, the rest OTHER_WEIGHT."""
+    ids = list(template.prompt(tools, record.instruction))
+    weights = [OTHER_WEIGHT] * len(ids)
+
+    def say(text: str) -> None:
+        new = template.assistant(text)
+        ids.extend(new)
+        weights.extend([1.0] * len(new))
+
+    for call, observation in zip(record.calls, record.observations, strict=True):
+        say(call_text(_Call(call["tool"], call["arguments"])))
+        new = template.observation(observation)
+        ids.extend(new)
+        weights.extend([OTHER_WEIGHT] * len(new))
+    say(answer_text(record.answer))
+    zeros = np.zeros(len(ids), np.float32)
+    return Sample(ids=np.asarray(ids), weights=np.asarray(weights, np.float32), logprobs=zeros, advantages=zeros)
+
+
+class _Call:
+    def __init__(self, tool: str, arguments: dict):
+        self.tool, self.arguments = tool, arguments
+
+
+def corpus_texts(records: Sequence[Record]) -> list[str]:
+    """Texts for the tokenizer: tool lines, questions, calls, results and answers."""
+    texts = []
+    seen: set[str] = set()
+    for r in records:
+        for line in map(tool_text, r.tools):
+            if line not in seen:
+                seen.add(line)
+                texts.append(line)
+        texts += [r.instruction, *r.observations, answer_text(r.answer)]
+        texts += [call_text(_Call(c["tool"], c["arguments"])) for c in r.calls]
+    return texts
+
+
+def split_records(records: Sequence[Record], share: float = 0.06) -> tuple[list[Record], list[Record]]:
+    """Training and held-out records, split by theme so that held-out environments are new in kind."""
+    themes = sorted({r.env_id.rsplit("-", 1)[0] for r in records})
+    held = set(random.Random(7).sample(themes, max(1, round(len(themes) * share))))
+    inside = [r for r in records if r.env_id.rsplit("-", 1)[0] not in held]
+    return inside, [r for r in records if r.env_id.rsplit("-", 1)[0] in held]
+
+
+def make_lm_step(graphdef: nnx.GraphDef, optimizer: optax.GradientTransformation) -> Callable:
+    """Jitted language-model step: weighted mean of -log p over the targets of a batch."""
+
+    def loss_fn(params, batch: Batch):
+        model = nnx.merge(graphdef, params)
+        logits = model.logits(model(batch.tokens, batch.positions, batch.segment_ids))
+        logp = jax.nn.log_softmax(logits, axis=-1)
+        chosen = jnp.take_along_axis(logp, batch.targets[..., None], axis=-1)[..., 0]
+        sure = (jnp.argmax(logits, axis=-1) == batch.targets) & (batch.weights >= 1.0)
+        ours = jnp.sum(batch.weights >= 1.0)
+        return -jnp.sum(chosen * batch.weights) / jnp.sum(batch.weights), (jnp.sum(sure) / ours)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, opt_state, batch: Batch):
+        (loss, accuracy), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params, batch)
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss, accuracy
+
+    return step
+
+
+def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
+    """Jitted: which assistant tokens would be sampled greedily, given the gold text before them."""
+
+    @jax.jit
+    def score(params, batch: Batch):
+        model = nnx.merge(graphdef, params)
+        logits = model.logits(model(batch.tokens, batch.positions, batch.segment_ids))
+        return jnp.argmax(logits, axis=-1) == batch.targets
+
+    return score
+
+
+def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = ROWS) -> tuple[float, float]:
+    """Share of assistant turns, and of whole episodes, that greedy decoding gets exactly right (teacher forced)."""
+    turns = good = episodes = whole = 0
+    for start in range(0, len(samples), rows):
+        part = list(samples[start : start + rows])
+        batch = empty(rows, ROW)
+        for r, sample in enumerate(part):
+            one = pack([sample], ROW)
+            for name in Batch._fields:
+                getattr(batch, name)[r] = getattr(one, name)[0]
+        right = np.asarray(score(params, batch))
+        for r in range(len(part)):
+            mine = batch.weights[r] >= 1.0
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], mine.astype(int), [0]])))
+            results = [bool(right[r, a:b].all()) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+            turns, good = turns + len(results), good + sum(results)
+            episodes, whole = episodes + 1, whole + all(results)
+    return good / max(turns, 1), whole / max(episodes, 1)
+
+
+class Feed:
+    """Packed batches of ROWS x ROW tokens by the curriculum, deterministic in (seed, step)."""
+
+    def __init__(self, records: Sequence[Record], template: ChatTemplate, seed: int):
+        self.records, self.template, self.seed = records, template, seed
+        self.left: list[Sample] = []
+
+    def batch(self, step: int, progress: float) -> Batch:
+        rng = random.Random(f"{self.seed}:{step}")
+        grown = min(1.0, progress / CURRICULUM)
+        most = 1 + round(grown * 11)
+        samples: list[Sample] = []
+        room = ROWS * ROW * 1.02
+        while room > 0:
+            record = rng.choice(self.records)
+            limit = most if rng.random() < 0.8 else rng.randint(1, most)
+            sample = sample_of(record, thin_tools(record, limit, rng), self.template)
+            if len(sample.ids) <= ROW:
+                samples.append(sample)
+                room -= len(sample.ids)
+        packed = pack(samples, ROW)
+        full = np.argsort([-int((packed.segment_ids[r] > 0).sum()) for r in range(packed.rows)], kind="stable")
+        return Batch(*(array[np.sort(full[:ROWS])] for array in packed))
+
+
+def pretrain(
+    corpus: Path, out: Path, *, steps: int, seed: int = 0, vocab_size: int = 2048, save_every: int = 200,
+    log: Callable[[str], None] = print,
+) -> None:  # fmt: skip
+    """Train (or go on training) a base policy for ``steps`` steps of ROWS x ROW tokens."""
+    out.mkdir(parents=True, exist_ok=True)
+    train, held = split_records(read_corpus(corpus))
+    log(f"{len(train)} training and {len(held)} held-out episodes")
+    if not (out / "tokenizer.json").exists():
+        picked = random.Random(seed).sample(train, min(len(train), 6000))
+        train_tokenizer(corpus_texts(picked), vocab_size, out)
+    tokenizer = Tokenizer.load(out)
+    template = ChatTemplate(tokenizer)
+    config = base_config(vocab_size)
+    graphdef, params = nnx.split(Transformer(config, nnx.Rngs(seed)))
+    schedule = optax.warmup_cosine_decay_schedule(0.0, PEAK_RATE, WARMUP, steps, PEAK_RATE * 0.1)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=0.05))
+    opt_state, start = optimizer.init(params), 0
+    state_file = out / "state.pkl"
+    if state_file.exists():
+        start, params, opt_state = pickle.loads(state_file.read_bytes())
+        log(f"going on from step {start}")
+    step_fn, score = make_lm_step(graphdef, optimizer), make_turn_score(graphdef)
+    feed = Feed(train, template, seed)
+    rng = random.Random(1)
+    probe = [sample_of(r, r.tools, template) for r in rng.sample(held, min(len(held), 200))]
+    probe = [s for s in probe if len(s.ids) <= ROW][:160]
+    lengths = [len(s.ids) for s in probe]
+    log(f"held-out episodes of {np.mean(lengths):.0f} tokens on average, at most {max(lengths)}")
+    began, losses = time.time(), []
+    for step in range(start, steps):
+        params, opt_state, loss, _ = step_fn(params, opt_state, feed.batch(step, step / steps))
+        losses.append(loss)
+        if (step + 1) % save_every == 0 or step + 1 == steps:
+            turns, whole = exact_turns(score, params, probe)
+            rate = (step + 1 - start) * ROWS * ROW / (time.time() - began)
+            line = {
+                "step": step + 1, "loss": round(float(np.mean([float(x) for x in losses])), 4),
+                "exact_turns": round(turns, 4), "exact_episodes": round(whole, 4),
+                "tokens": (step + 1) * ROWS * ROW, "tokens_per_s": round(rate),
+            }  # fmt: skip
+            losses = []
+            with (out / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            log(json.dumps(line))
+            temporary = state_file.with_suffix(".part")
+            temporary.write_bytes(pickle.dumps((step + 1, jax.device_get(params), jax.device_get(opt_state))))
+            temporary.rename(state_file)
+            save_policy(out / "policy", config, params, tokenizer)

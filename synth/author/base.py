@@ -1,0 +1,78 @@
+"""The protocol of an author: who writes what the stages cannot mine.
+
+A stage (:mod:`synth.complexify`, :mod:`synth.tools`, :mod:`synth.tasks_graph`,
+:mod:`synth.tasks_program`) says what is needed and checks what comes back; an author writes it.
+:class:`synth.author.offline.OfflineAuthor` is procedural and needs no network. An author that asks
+a language model stands behind the same five methods.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from synth.types import Criterion, Database, Guide, Table, Theme, Tool, ToolStep
+
+
+@dataclass(frozen=True)
+class Worded:
+    """A question written from real returned values."""
+
+    instruction: str
+    answer: Any
+    criteria: tuple[Criterion, ...]
+    pattern: str
+    given: tuple[Any, ...] = ()  # values that the instruction hands over on purpose
+
+
+@dataclass(frozen=True)
+class ProgramDraft:
+    """A programmatic task before it was run: instruction, solution and verifier source."""
+
+    instruction: str
+    solution: str  # def solve(call) -> answer
+    verifier: str  # def verify(initial, final, answer) -> [(name, passed, detail)]
+    pattern: str
+    branch: bool = False
+    loop: bool = False
+    aggregate: bool = False
+    given: tuple[Any, ...] = ()
+
+
+@dataclass
+class World:
+    """What a task writer sees of an environment: tools, schema and the rows of the pristine state."""
+
+    tools: dict[str, Tool]
+    tables: dict[str, Table]
+    rows: dict[str, list[dict[str, Any]]]
+    env_id: str = ""
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def kinds(self, *kinds: str) -> list[Tool]:
+        """Tools of the given kinds, in bundle order."""
+        return [t for t in self.tools.values() if t.meta.get("kind") in kinds]
+
+
+@dataclass(frozen=True)
+class Executed:
+    """One executed step of a chain: the call, its real result, and where its arguments came from."""
+
+    step: ToolStep
+    value: Any
+    sources: dict[str, tuple[int, str] | None]  # parameter -> (earlier step, output path), None: sampled
+
+
+class Author(Protocol):
+    """Writes schemas, tools, questions and programs. Deterministic for the same arguments and rng."""
+
+    name: str
+
+    def complexify(self, db: Database, theme: Theme, round_: int, rng: random.Random) -> Database: ...
+
+    def write_tools(self, db: Database, theme: Theme, rng: random.Random) -> list[Tool]: ...
+
+    def word_chain(self, world: World, steps: list[Executed], rng: random.Random) -> Worded | None: ...
+
+    def write_program(self, world: World, guide: Guide | None, rng: random.Random) -> ProgramDraft | None: ...

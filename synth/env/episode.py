@@ -1,0 +1,298 @@
+"""An environment in use: one sandboxed server a bundle, a fresh episode each time.
+
+    with EnvServer("runs/demo/bundles/library") as server:
+        episode = server.open(seed=7)
+        result = episode.call("get_book", {"book_id": "B-1"})
+        final = episode.snapshot()
+
+Arguments are checked here, before any code runs; the code runs in :mod:`synth.env.worker`. What
+comes back from there is data that is never trusted: bounded in size and time, JSON only.
+Different episodes may be used from different threads; one episode belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+import jsonschema.exceptions
+import jsonschema.validators
+import referencing
+
+from synth.env import frames
+from synth.env.bundle import Bundle, read_bundle
+from synth.env.sandbox import Limits, Provider, pick_provider
+from synth.env.state import State, digest
+from synth.env.verifier import VerifierServer, run_verifier
+from synth.env.zygote import Zygote
+from synth.errors import InfrastructureError
+from synth.types import Tool, ToolStep
+
+__all__ = ["EnvServer", "Episode", "Limits", "SolutionResult", "ToolResult", "VerifierServer", "run_verifier"]
+
+Fault = Literal["caller", "environment"]
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a call gave.
+
+    Attributes:
+        value: the tool's JSON value; None when there is an error.
+        error_code: the tool's own code (a business rule), or ``unknown_tool``, ``invalid_arguments``,
+            ``tool_failed``, ``output_too_large``, ``timeout``.
+        error_message: one sentence.
+        fault: "caller" for business rules and bad arguments, "environment" for a broken tool.
+        seconds: wall time, measured outside the sandbox.
+    """
+
+    value: Any = None
+    error_code: str | None = None
+    error_message: str | None = None
+    fault: Fault | None = None
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.error_code is None
+
+    def to_json(self) -> str:
+        """The JSON text that the agent sees."""
+        shown = self.value
+        if self.error_code is not None:
+            shown = {"error": {"code": self.error_code, "message": self.error_message}}
+        return json.dumps(shown, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class SolutionResult:
+    """What a solution gave: its answer, the calls it made (those that reached a tool), or an error."""
+
+    answer: Any
+    calls: list[ToolStep]
+    error: str | None = None
+
+
+def _validator(tool: Tool) -> Callable[[Any], str | None]:
+    """A compiled check of arguments: None, or what is wrong. References are never fetched."""
+    kind = jsonschema.validators.validator_for(tool.input_schema, jsonschema.Draft202012Validator)
+    checker = kind(tool.input_schema, registry=referencing.Registry())
+
+    def check(arguments: Any) -> str | None:
+        error = jsonschema.exceptions.best_match(checker.iter_errors(arguments))
+        if error is None:
+            return None
+        where = ".".join(str(part) for part in error.absolute_path)
+        return f"{where}: {error.message}"[:300] if where else error.message[:300]
+
+    return check
+
+
+class EnvServer:
+    """A sandboxed server for one bundle.
+
+    Args:
+        bundle_path: folder of the bundle.
+        provider: isolation; by default the strongest that works here.
+        limits: limits of every episode.
+
+    Raises:
+        CallerError: the bundle is damaged, or no sandbox works.
+        InfrastructureError: the sandbox does not start.
+    """
+
+    def __init__(
+        self, bundle_path: str | Path, *, provider: Provider | None = None, limits: Limits | None = None
+    ) -> None:
+        self.bundle: Bundle = read_bundle(bundle_path)
+        self.limits = limits or Limits()
+        self.provider = provider or pick_provider()
+        self.tools = {tool.name: tool for tool in self.bundle.tools}
+        self._checks = {tool.name: _validator(tool) for tool in self.bundle.tools}
+        self._open: set[int] = set()
+        index, blob = self.bundle.state.pack()
+        config = {
+            "tools": {tool.name: tool.code for tool in self.bundle.tools},
+            "clock": self.bundle.manifest.clock,
+            "index": index,
+        }
+        self._zygote = Zygote(self.provider, self.limits, "episode", config, blob)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the sandbox still runs; a dead server must be replaced."""
+        return self._zygote.alive
+
+    def open(self, seed: int) -> Episode:
+        """A fresh episode: pristine state, fresh Python globals, clock and ids at their start.
+
+        Raises:
+            InfrastructureError: the sandbox is gone, or too many episodes are open.
+        """
+        if len(self._open) >= self.limits.processes:
+            raise InfrastructureError(f"{len(self._open)} episodes of one environment are open; close some")
+        number, sock = self._zygote.fork()
+        episode = Episode(self, number, sock)
+        self._open.add(number)
+        try:
+            episode._exchange({"seed": seed}, frames.HEADROOM, time.monotonic() + 30.0)
+        except TimeoutError:
+            episode.close()
+            raise InfrastructureError("an episode did not open within 30 s") from None
+        return episode
+
+    def check_arguments(self, name: str, arguments: Any) -> ToolResult | None:
+        """None when the tool exists and the arguments fit its schema, else the caller's fault."""
+        check = self._checks.get(name)
+        if check is None:
+            return ToolResult(None, "unknown_tool", f"there is no tool {str(name)[:80]!r}", "caller")
+        try:
+            json.dumps(arguments, allow_nan=False)
+            wrong = check(arguments) if isinstance(arguments, dict) else "arguments must be a JSON object"
+        except (TypeError, ValueError, RecursionError) as err:
+            wrong = f"not JSON: {err}"
+        return None if wrong is None else ToolResult(None, "invalid_arguments", wrong, "caller")
+
+    def close(self) -> None:
+        """End the sandbox with all its episodes."""
+        self._zygote.close()
+
+    def _forget(self, number: int) -> None:
+        if number in self._open:
+            self._open.discard(number)
+            self._zygote.kill(number)
+
+    def __enter__(self) -> EnvServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Episode:
+    """One run of an environment; used once, never reset. Made by :meth:`EnvServer.open`."""
+
+    def __init__(self, server: EnvServer, number: int, sock) -> None:
+        self.server = server
+        self.dead: str | None = None  # why, once it is
+        self._number = number
+        self._sock = sock
+
+    def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Run a tool as one transaction.
+
+        Raises:
+            InfrastructureError: the episode is closed or its process died.
+        """
+        refusal = self.server.check_arguments(name, arguments)
+        if refusal is not None:
+            self._require_alive()
+            return refusal
+        start = time.monotonic()
+        limits = self.server.limits
+        request = {"op": "call", "tool": name, "arguments": arguments}
+        most = limits.output_bytes + frames.HEADROOM
+        try:
+            reply, _ = self._exchange(request, most, start + limits.wall_s)
+        except TimeoutError:
+            return self._broken("timeout", f"{name} did not end within {limits.wall_s:g} s", start)
+        except (frames.FrameTooLarge, ValueError) as err:
+            return self._broken("output_too_large", str(err), start)
+        seconds = time.monotonic() - start
+        if reply.get("error") is None:
+            return ToolResult(reply.get("value"), seconds=seconds)
+        fault: Fault = "caller" if reply.get("fault") == "caller" else "environment"
+        return ToolResult(None, str(reply["error"]), str(reply.get("message")), fault, seconds)
+
+    def _broken(self, code: str, message: str, start: float) -> ToolResult:
+        self._die(message)
+        return ToolResult(None, code, message, "environment", time.monotonic() - start)
+
+    def snapshot(self) -> State:
+        """The state as it is now.
+
+        Raises:
+            InfrastructureError: the episode is dead or the state is above ``state_mb``.
+        """
+        deadline = time.monotonic() + self.server.limits.wall_s
+        try:
+            reply, blob = self._exchange({"op": "snapshot"}, self.server.limits.state_mb << 20, deadline)
+            return State.unpack(reply["index"], blob)
+        except (TimeoutError, frames.FrameTooLarge, KeyError, TypeError, ValueError) as err:
+            self._die(f"no snapshot: {type(err).__name__} {err}")
+            raise InfrastructureError(self.dead or "") from None
+
+    def digest(self) -> str:
+        """Canonical digest of the state as it is now; audit tables left out."""
+        return digest(self.snapshot(), self.server.bundle.manifest.audit_tables)
+
+    def run_solution(self, code: str, max_calls: int = 100) -> SolutionResult:
+        """Run ``def solve(call) -> answer`` inside the episode's sandbox.
+
+        ``call(tool, **arguments)`` returns the tool's value or raises ToolError; a tool that is broken
+        ends the solution. The whole solution has ``wall_s`` seconds.
+        """
+        limits = self.server.limits
+        most, deadline = limits.output_bytes + frames.HEADROOM, time.monotonic() + limits.wall_s
+        calls: list[ToolStep] = []
+        message: dict[str, Any] = {"op": "solve", "code": code}
+        try:
+            while True:
+                reply, _ = self._exchange(message, most, deadline)
+                if "ask" not in reply:
+                    failed = reply.get("failed")
+                    return SolutionResult(reply.get("answer"), calls, None if failed is None else str(failed))
+                message = self._leave(reply["ask"], calls, max_calls)
+        except TimeoutError:
+            self._die(f"the solution did not end within {limits.wall_s:g} s")
+        except (frames.FrameTooLarge, KeyError, TypeError, ValueError) as err:
+            self._die(f"the solution broke the protocol: {err}")
+        return SolutionResult(None, calls, self.dead)
+
+    def _leave(self, ask: dict[str, Any], calls: list[ToolStep], max_calls: int) -> dict[str, Any]:
+        if len(calls) >= max_calls:
+            message = f"more than {max_calls} calls"
+            return {"error": "too_many_calls", "message": message, "fault": "environment"}
+        refusal = self.server.check_arguments(ask["tool"], ask["arguments"])
+        if refusal is not None:
+            return {"error": refusal.error_code, "message": refusal.error_message, "fault": refusal.fault}
+        calls.append(ToolStep(tool=ask["tool"], arguments=ask["arguments"]))
+        return {"ok": True}
+
+    def close(self) -> None:
+        """End the episode; its process is killed."""
+        if self.dead is None:
+            self._die("the episode is closed")
+
+    def _die(self, why: str) -> None:
+        self.dead = why
+        self._sock.close()
+        self.server._forget(self._number)
+
+    def _require_alive(self) -> None:
+        if self.dead is not None:
+            raise InfrastructureError(f"the episode has ended: {self.dead}")
+
+    def _exchange(self, message: dict[str, Any], limit: int, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """One request and its reply; a broken connection ends the episode."""
+        self._require_alive()
+        try:
+            self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+            frames.send(self._sock, message)
+            return frames.receive(self._sock, limit, deadline)
+        except (EOFError, ConnectionError):
+            self._die("its process died")
+            raise InfrastructureError(
+                "the process of an episode died (killed, out of memory or time)"
+            ) from None
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,185 @@
+"""Locks of the Linux kernel that a process puts on itself: Landlock, seccomp, limits, capabilities.
+
+Called inside the sandbox, by the worker, before any code of an environment is loaded. Everything
+goes through system calls by way of ctypes, so nothing has to be installed. The system-call filter
+is an allow-list: what is not named here is refused with EPERM, new system calls included.
+x86_64 and aarch64; the numbers are those of the kernel's own headers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+import sys
+from collections.abc import Sequence
+
+# (audit architecture, "name:number ..."); calls without arguments to look at
+_ALLOWED = {
+    "x86_64": (
+        0xC000003E,
+        "read:0 write:1 recvfrom:45 sendto:44 poll:7 futex:202 mmap:9 munmap:11 mremap:25 madvise:28 brk:12"
+        " mprotect:10 readv:19 writev:20 pread64:17 pwrite64:18 recvmsg:47 sendmsg:46 shutdown:48"
+        " getsockopt:55 setsockopt:54 getsockname:51 getpeername:52 ppoll:271 select:23 pselect6:270"
+        " close:3 close_range:436 openat:257 open:2 fstat:5 newfstatat:262 stat:4 lstat:6 statx:332 lseek:8"
+        " access:21 faccessat:269 faccessat2:439 readlink:89 readlinkat:267 getcwd:79 getdents64:217"
+        " dup:32 dup2:33 dup3:292 flock:73 membarrier:324 sched_yield:24 sched_getaffinity:204 getcpu:309"
+        " restart_syscall:219 nanosleep:35 clock_nanosleep:230 clock_gettime:228 clock_getres:229"
+        " gettimeofday:96 time:201 times:100 rt_sigaction:13 rt_sigprocmask:14 rt_sigreturn:15"
+        " sigaltstack:131 exit:60 exit_group:231 rseq:334 set_robust_list:273 getpid:39 gettid:186"
+        " getppid:110 getuid:102 geteuid:107 getgid:104 getegid:108 getgroups:115 getpgrp:111 getpgid:121"
+        " getsid:124 getrandom:318 getrusage:98 getrlimit:97 uname:63 sysinfo:99 umask:95",
+        {"fcntl": 72, "ioctl": 16, "prlimit64": 302},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        "read:63 write:64 recvfrom:207 sendto:206 futex:98 mmap:222 munmap:215 mremap:216 madvise:233 brk:214"
+        " mprotect:226 readv:65 writev:66 pread64:67 pwrite64:68 recvmsg:212 sendmsg:211 shutdown:210"
+        " getsockopt:209 setsockopt:208 getsockname:204 getpeername:205 ppoll:73 pselect6:72"
+        " close:57 close_range:436 openat:56 fstat:80 newfstatat:79 statx:291 lseek:62 faccessat:48"
+        " faccessat2:439 readlinkat:78 getcwd:17 getdents64:61 dup:23 dup3:24 flock:32 membarrier:283"
+        " sched_yield:124 sched_getaffinity:123 getcpu:168 restart_syscall:128 nanosleep:101"
+        " clock_nanosleep:115 clock_gettime:113 clock_getres:114 gettimeofday:169 times:153"
+        " rt_sigaction:134 rt_sigprocmask:135 rt_sigreturn:139 sigaltstack:132 exit:93 exit_group:94"
+        " rseq:293 set_robust_list:99 getpid:172 gettid:178 getppid:173 getuid:174 geteuid:175 getgid:176"
+        " getegid:177 getgroups:158 getpgid:155 getsid:156 getrandom:278 getrusage:165 getrlimit:163"
+        " uname:160 sysinfo:179 umask:166",
+        {"fcntl": 25, "ioctl": 29, "prlimit64": 261},
+    ),
+}
+# calls allowed only for these values of one argument: (index of the argument, values)
+_BY_ARGUMENT = {
+    "fcntl": (1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),  # descriptors, flags, file locks; no F_SETOWN (signals)
+    "ioctl": (1, (0x5401, 0x5421, 0x5450, 0x5451)),  # TCGETS, FIONBIO, FIONCLEX, FIOCLEX
+    "prlimit64": (0, (0,)),  # own limits only
+}
+_EPERM = 0x00050000 | 1
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 22, 38, 47
+
+_READ_DIR_TREE = 0b1101  # execute, read file, read directory
+_READ_FILE = 0b0101
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(what: str, result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _prctl(option: int, *values: int) -> None:
+    padded = [ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4]]
+    _call(f"prctl {option}", _libc().prctl(option, *padded))
+
+
+def landlock_version() -> int:
+    """The kernel's Landlock ABI, 0 where it has none (or the platform is not Linux)."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(0, _libc().syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+
+
+def seccomp_supported() -> bool:
+    """Whether the filter knows this machine's architecture."""
+    return sys.platform.startswith("linux") and platform.machine() in _ALLOWED
+
+
+def restrict_files(readable: Sequence[str]) -> None:
+    """Landlock: only the given files and folders can be opened, for reading; nothing for writing.
+
+    From ABI 4 also no TCP bind or connect, from ABI 6 no signals and no abstract sockets to the
+    outside. Metadata (stat, readlink) is beyond Landlock.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc, version = _libc(), landlock_version()
+    if version < 1:
+        raise OSError("the kernel has no Landlock")
+    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    attr = struct.pack("QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = _call("landlock_create_ruleset", libc.syscall(444, attr, ctypes.c_size_t(len(attr)), 0))
+    for path in readable:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            access = _READ_DIR_TREE if os.path.isdir(path) else _READ_FILE
+            rule = struct.pack("=Qi", access, handle)
+            _call(f"landlock_add_rule {path}", libc.syscall(445, ruleset, 1, rule, 0))
+        finally:
+            os.close(handle)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _call("landlock_restrict_self", libc.syscall(446, ruleset, 0))
+    os.close(ruleset)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability for good, so that root is only the owner of its files."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _libc().prctl(_PR_CAP_AMBIENT, 4, 0, 0, 0)  # absent before Linux 4.3
+    header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
+    _call("capset", _libc().capset(header, nothing))
+
+
+def filter_program() -> bytes:
+    """The system-call filter as classic BPF: an array of (code, jump true, jump false, constant)."""
+    arch, plain, special = _ALLOWED[platform.machine()]
+
+    def step(code: int, jt: int, jf: int, k: int) -> bytes:
+        return struct.pack("=HBBI", code, jt, jf, k)
+
+    load, equal, give = 0x20, 0x15, 0x06
+    program = [step(load, 0, 0, 4), step(equal, 1, 0, arch), step(give, 0, 0, _KILL), step(load, 0, 0, 0)]
+    for number in (int(item.split(":")[1]) for item in plain.split()):
+        program += [step(equal, 0, 1, number), step(give, 0, 0, _ALLOW)]
+    for name, (argument, values) in _BY_ARGUMENT.items():
+        block = [step(load, 0, 0, 16 + 8 * argument)]  # low half: these arguments are 32 bits wide
+        for value in values:
+            block += [step(equal, 0, 1, value), step(give, 0, 0, _ALLOW)]
+        block.append(step(give, 0, 0, _EPERM))
+        program += [step(equal, 0, len(block), special[name]), *block]
+    program.append(step(give, 0, 0, _EPERM))
+    return b"".join(program)
+
+
+def restrict_calls(program: bytes) -> None:
+    """Install the filter of :func:`filter_program` for this process; it cannot be taken off.
+
+    No sockets, no new processes or threads, no execve, no signals, no change of files or owners,
+    no mounts, namespaces, ptrace, io_uring, shared memory, keys or modules.
+    """
+    buffer = ctypes.create_string_buffer(program, len(program))
+    head = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(head))
+
+
+def restrict_resources(memory_mb: int, cpu_s: int, *, sandboxed: bool = True) -> None:
+    """Limits of this process: address space, processor seconds, no core dumps.
+
+    In a sandbox also no bytes into files, few descriptors, no further processes; outside one a limit
+    that the platform does not know is passed over.
+    """
+    limits = {
+        resource.RLIMIT_AS: memory_mb << 20,
+        resource.RLIMIT_CPU: cpu_s,
+        resource.RLIMIT_CORE: 0,
+    }
+    if sandboxed:
+        limits[resource.RLIMIT_FSIZE] = 0
+        limits[resource.RLIMIT_NOFILE] = 64
+        limits[resource.RLIMIT_NPROC] = 0  # does not bind root; the filter does
+    for which, value in limits.items():
+        try:
+            resource.setrlimit(which, (value, value))
+        except (OSError, ValueError):
+            if sandboxed:
+                raise

@@ -1,0 +1,198 @@
+"""Where the code of environments may run: the providers of isolation, and the choice among them.
+
+A provider says how to start the interpreter of a sandbox and which locks the worker must put on
+itself (:mod:`synth.env.kernel`). README.md next to this file holds the table of what each stops.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from synth.env import kernel
+from synth.errors import CallerError, InfrastructureError
+
+CHOICE = "AGENT_WORLD_SANDBOX"
+BWRAP, LANDLOCK = "bwrap", "landlock"
+_PACKAGE = Path(__file__).resolve().parent.parent  # synth/
+_INSIDE = "/agent-world"  # where bubblewrap shows the worker's own modules
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from synth.env.worker import main; main()"
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one episode (ours: a wide margin over what the demo's tools need).
+
+    Attributes:
+        memory_mb: address space of the episode's process, MiB.
+        cpu_s: processor seconds of the whole episode.
+        wall_s: seconds for one call, one solution or one verification, enforced by the parent.
+        processes: episodes open at once on one server; the code itself may start no process or thread.
+        output_bytes: UTF-8 bytes of one result.
+        state_mb: the largest snapshot taken back, MiB.
+    """
+
+    memory_mb: int = 512
+    cpu_s: int = 120
+    wall_s: float = 10.0
+    processes: int = 256
+    output_bytes: int = 1_000_000
+    state_mb: int = 256
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Provider(Protocol):
+    """One way to isolate the interpreter that runs the code of environments."""
+
+    name: str
+    isolated: bool
+
+    def command(self) -> list[str]:
+        """Arguments that start the worker; descriptor 0 will be its control socket."""
+        ...
+
+    def locks(self) -> dict[str, Any]:
+        """Locks for the worker: seccomp, capabilities (drop them), landlock (readable paths or None)."""
+        ...
+
+
+def _interpreter() -> str:
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def _python_paths() -> list[str]:
+    """What the interpreter needs beyond the system folders: itself and its standard library."""
+    prefix = Path(sys.base_prefix).resolve()
+    paths = [_interpreter(), *(str(prefix / name) for name in ("lib", "lib64"))]
+    return [p for p in paths if os.path.exists(p) and not p.startswith(("/usr/", "/lib"))]
+
+
+def _python(root: str) -> list[str]:
+    # -s -P -S: no user or site packages, no current folder; not -I, which ignores PYTHONHASHSEED
+    return [_interpreter(), "-s", "-P", "-S", "-B", "-c", _BOOT, root]
+
+
+def environment() -> dict[str, str]:
+    """The whole environment of a sandbox; string hashes are fixed so that sets keep their order."""
+    return {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": "/tmp"}
+
+
+class Bubblewrap:
+    """Namespaces through ``bwrap``: own read-only root, no network, own processes, mapped to nobody."""
+
+    name = BWRAP
+    isolated = True
+
+    def command(self) -> list[str]:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise CallerError("bubblewrap is not installed: apt install bubblewrap")
+        args = [program, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
+        # --die-with-parent would follow the *thread* that starts us; the worker ends with its socket instead
+        args += ["--cap-drop", "ALL", "--new-session", "--dev-bind", "/dev/null", "/dev/null"]
+        for path in _SYSTEM:
+            if os.path.islink(path):
+                args += ["--symlink", os.readlink(path), path]
+            elif os.path.exists(path):
+                args += ["--ro-bind", path, path]
+        for path in _python_paths():
+            args += ["--ro-bind", path, path]
+        for module in ("__init__.py", "errors.py", "env"):
+            args += ["--ro-bind", str(_PACKAGE / module), f"{_INSIDE}/synth/{module}"]
+        args += ["--tmpfs", "/tmp", "--remount-ro", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
+        return [*args, *_python(_INSIDE)]
+
+    def locks(self) -> dict[str, Any]:
+        return {"seccomp": True, "capabilities": True, "landlock": None}
+
+
+class Landlock:
+    """Landlock, seccomp, dropped capabilities and limits: for machines without user namespaces."""
+
+    name = LANDLOCK
+    isolated = True
+
+    def command(self) -> list[str]:
+        return _python(str(_PACKAGE.parent))
+
+    def locks(self) -> dict[str, Any]:
+        readable = [p for p in (*_SYSTEM, *_python_paths()) if os.path.exists(p)]
+        return {"seccomp": True, "capabilities": True, "landlock": readable}
+
+
+class UnsafeLocal:
+    """A plain process with limits: NO sandbox. For code that you would run by hand anyway."""
+
+    name = "unsafe-local"
+    isolated = False
+
+    def __init__(self) -> None:
+        print(
+            "WARNING: --unsafe-local is no sandbox: the code of environments runs as you, "
+            "and can read, change and send what you can",
+            file=sys.stderr,
+        )
+
+    def command(self) -> list[str]:
+        return _python(str(_PACKAGE.parent))
+
+    def locks(self) -> dict[str, Any]:
+        return {"seccomp": False, "capabilities": False, "landlock": None}
+
+
+@functools.cache
+def _why_not(name: str) -> str | None:
+    """None when the provider works on this machine (tried, not guessed), else the reason."""
+    from synth.env.zygote import Zygote  # it needs the providers above
+
+    if not sys.platform.startswith("linux"):
+        return "the sandboxes need Linux"
+    if not kernel.seccomp_supported():
+        return "no system-call filter for this processor"
+    if name == BWRAP and shutil.which("bwrap") is None:
+        return "not installed"
+    if name == LANDLOCK and kernel.landlock_version() < 1:
+        return "the kernel has no Landlock (Linux 5.13 or newer, switched on)"
+    try:
+        with Zygote(_PROVIDERS[name](), Limits(), "probe") as zygote:
+            zygote.probe()
+    except (InfrastructureError, CallerError, OSError) as err:
+        return str(err)
+    return None
+
+
+_PROVIDERS: dict[str, type[Bubblewrap] | type[Landlock]] = {BWRAP: Bubblewrap, LANDLOCK: Landlock}
+
+
+def pick_provider(unsafe_local: bool = False) -> Provider:
+    """The strongest isolation that works here: bubblewrap, else Landlock.
+
+    Args:
+        unsafe_local: the user asked for no sandbox (``--unsafe-local``).
+
+    Raises:
+        CallerError: neither works, or the one named in ``AGENT_WORLD_SANDBOX`` does not.
+    """
+    if unsafe_local:
+        return UnsafeLocal()
+    forced = os.environ.get(CHOICE)
+    if forced and forced not in _PROVIDERS:
+        raise CallerError(f"{CHOICE}={forced}: use {BWRAP} or {LANDLOCK}")
+    reasons = []
+    for name in [forced] if forced else list(_PROVIDERS):
+        reason = _why_not(name)
+        if reason is None:
+            return _PROVIDERS[name]()
+        reasons.append(f"{name}: {reason}")
+    raise CallerError(
+        f"no sandbox works here ({'; '.join(reasons)}). Install bubblewrap (apt install bubblewrap) "
+        "and allow user namespaces, or pass --unsafe-local to run without any isolation"
+    )

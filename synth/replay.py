@@ -1,0 +1,78 @@
+"""Calls executed again, and answers moved a little: the ground truth of the gates and of the scripted solver.
+
+A task's chain holds concrete arguments, so a replay in a fresh episode with the task's seed is
+exact. Used by :mod:`synth.task_gates` and :mod:`synth.solver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from synth.env import state as states
+from synth.types import ToolStep
+from synth.verify import is_number
+
+if TYPE_CHECKING:
+    from synth.env.episode import EnvServer, ToolResult
+    from synth.env.state import State
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a list of calls did in a fresh episode."""
+
+    results: tuple[ToolResult, ...]
+    final: State | None  # None: a tool ran into its limits, and took the episode with it
+    audit_tables: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Canonical digest of the final state, audit tables left out."""
+        return "" if self.final is None else states.digest(self.final, self.audit_tables)
+
+    def same_as(self, other: Replay) -> bool:
+        """Whether the agent saw the same, and left the same state."""
+        seen = [result.to_json() for result in self.results]
+        return seen == [result.to_json() for result in other.results] and self.digest == other.digest
+
+
+def replay(server: EnvServer, steps: Sequence[ToolStep], seed: int) -> Replay:
+    """Execute ``steps`` in order in a fresh episode.
+
+    Raises:
+        InfrastructureError: the sandbox died.
+    """
+    audit = server.bundle.manifest.audit_tables
+    results = []
+    with server.open(seed) as episode:
+        for step in steps:
+            results.append(episode.call(step.tool, step.arguments))
+            if episode.dead is not None:
+                return Replay(tuple(results), None, audit)
+        return Replay(tuple(results), episode.snapshot(), audit)
+
+
+def perturbed(answer: Any) -> list[Any]:
+    """Answers that are near the right one, and wrong.
+
+    A number moves by 1, or by 1% of a large integer and 10% of a real; text gains a letter; in a list or an
+    object each element moves in turn (the first 8), and the last one is left out.
+    """
+    if isinstance(answer, bool):
+        return [not answer]
+    if isinstance(answer, int):
+        return [answer + max(1, abs(answer) // 100)]
+    if is_number(answer):
+        return [answer + max(0.5, abs(answer) / 10)]
+    if isinstance(answer, str):
+        return [answer + "x"]
+    if isinstance(answer, list):
+        moved = [[*answer[:i], perturbed(answer[i])[0], *answer[i + 1 :]] for i in range(min(8, len(answer)))]
+        return [*moved, answer[:-1]] if answer else [["x"]]
+    if isinstance(answer, dict) and answer:
+        moved = [{**answer, key: perturbed(answer[key])[0]} for key in list(answer)[:8]]
+        return [*moved, {key: answer[key] for key in list(answer)[:-1]}]
+    return ["x"]

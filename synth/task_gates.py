@@ -1,0 +1,170 @@
+"""Gates on one task, by executing it: is the right thing judged right, and the wrong thing wrong?
+
+Gold calls are replayed in a fresh episode and judged; then everything an idle, hasty or
+sloppy agent might hand in is judged, and must fail. The instruction is read for leaks. Called by
+:func:`synth.admission.check_task` and :func:`synth.admission.check_bundle`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from synth.errors import CallerError, InfrastructureError
+from synth.gates import Ledger
+from synth.leaks import find_leaks
+from synth.replay import Replay, perturbed, replay
+from synth.types import Task, ToolStep
+from synth.verify import canonical, comparable_diff, state_change, verify
+
+if TYPE_CHECKING:
+    from synth.env.bundle import Bundle
+    from synth.env.episode import EnvServer, VerifierServer
+    from synth.env.state import State
+
+IDLE_ANSWERS: tuple[Any, ...] = ("", [], 0)  # what an agent says that skipped the last step
+
+
+class TaskGates:
+    """The gates of one task; :meth:`run` writes what they find into a ledger."""
+
+    def __init__(
+        self,
+        server: EnvServer,
+        bundle: Bundle,
+        task: Task,
+        verifier_server: VerifierServer | None,
+        ledger: Ledger,
+    ) -> None:
+        self.server, self.bundle, self.task = server, bundle, task
+        self.verifier_server, self.ledger = verifier_server, ledger
+
+    def run(self) -> None:
+        """All gates; those that need a working gold solution only when there is one.
+
+        Raises:
+            InfrastructureError: a sandbox died: nothing is known about the task.
+        """
+        task, bundle = self.task, self.bundle
+        manifest = bundle.manifest
+        ours = (task.env_id, task.env_digest) == (manifest.env_id, manifest.digest)
+        self._check(ours, "digest", "made for another environment or another version of it")
+        leaks = find_leaks(
+            task.instruction, bundle.tools, manifest.tables, task.reference_answer, self._given()
+        )
+        self._check(not leaks, "leak", "the instruction holds " + ", ".join(leaks))
+        try:
+            gold = self._gold()
+            if gold is not None and gold.final is not None:
+                self._idle()
+                self._dropped_step(gold.final)
+                self._perturbed(gold.final)
+        except CallerError as err:
+            self._check(False, "verifier", str(err))
+
+    def _check(self, ok: bool, gate: str, detail: str) -> bool:
+        return self.ledger.check(ok, gate, self.task.id, detail)
+
+    def _given(self) -> list[Any]:
+        """What the user states on purpose: the values that a task wants written."""
+        if not self.task.changes_state:
+            return []
+        return [value for step in self.task.chain if self._writes(step) for value in step.arguments.values()]
+
+    def _writes(self, step: ToolStep) -> bool:
+        return any(tool.name == step.tool and not tool.read_only for tool in self.bundle.tools)
+
+    def _passes(self, final: State, answer: Any) -> tuple[bool, str]:
+        """Whether the verifier takes it, and the checks that failed."""
+        verdict = verify(self.task, self.bundle, self.bundle.state, final, answer, self.verifier_server)
+        if verdict.error is not None:
+            raise InfrastructureError(f"task {self.task.id}: verifier: {verdict.error}")
+        return verdict.passed, "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
+
+    def _change(self, final: State) -> dict[str, Any]:
+        manifest = self.bundle.manifest
+        return comparable_diff(state_change(self.bundle.state, final, manifest.tables, manifest.audit_tables))
+
+    # --- the right thing ---
+
+    def _gold(self) -> Replay | None:
+        """Replay the gold chain twice, and run the solution; None when it does not pass."""
+        task = self.task
+        if not self._check(bool(task.chain), "gold", "the chain of calls is empty"):
+            return None
+        gold, again = (replay(self.server, task.chain, task.seed) for _ in range(2))
+        self._check(gold.same_as(again), "deterministic", "two replays of the gold calls differ")
+        broken = [
+            f"{step.tool}: {result.error_code}: {result.error_message}"
+            for step, result in zip(task.chain, gold.results, strict=False)
+            if result.fault == "environment" or result.error_code in ("unknown_tool", "invalid_arguments")
+        ]
+        if broken or gold.final is None:
+            self._check(False, "gold", "a gold call failed: " + "; ".join(broken))
+            return None
+        passed, why = self._passes(gold.final, task.reference_answer)
+        ok = self._check(passed, "gold", f"the gold answer and state do not pass: {why}")
+        if task.solution is not None:
+            ok = self._solution(gold, task.solution) and ok
+        changed = bool(self._change(gold.final))
+        does = "do" if changed else "do not"
+        self._check(
+            changed == task.changes_state,
+            "changes-state",
+            f"changes_state is {task.changes_state}, but the gold calls {does} change it",
+        )
+        return gold if ok else None
+
+    def _solution(self, gold: Replay, code: str) -> bool:
+        """The program gives the reference answer by the calls of the chain."""
+        with self.server.open(self.task.seed) as episode:
+            result = episode.run_solution(code)
+            digest = episode.digest() if result.error is None else None
+        if not self._check(result.error is None, "gold", f"the solution failed: {result.error}"):
+            return False
+        same_answer = canonical(result.answer) == canonical(self.task.reference_answer)
+        ok = self._check(same_answer, "gold", f"the solution answers {canonical(result.answer)[:160]}")
+        same_calls = [canonical(step.model_dump()) for step in result.calls] == [
+            canonical(step.model_dump()) for step in self.task.chain
+        ]
+        same = same_calls and digest == gold.digest
+        return (
+            self._check(same, "deterministic", "the solution's calls or final state differ from the chain's")
+            and ok
+        )
+
+    # --- wrong things ---
+
+    def _idle(self) -> None:
+        """An agent that does nothing fails; on a state-changing task even with the right answer."""
+        start = self.bundle.state
+        self._check(not self._passes(start, None)[0], "no-op", "an agent that does and says nothing passes")
+        if self.task.changes_state:
+            told, _ = self._passes(start, self.task.reference_answer)
+            self._check(not told, "no-op", "the right answer passes although the state was left as it was")
+
+    def _dropped_step(self, final: State) -> None:
+        """Without one of the writes that matter (or, when none is asked, without a result) it fails."""
+        task = self.task
+        if not task.changes_state:
+            others = [x for x in IDLE_ANSWERS if canonical(x) != canonical(task.reference_answer)]
+            taken = [canonical(answer) for answer in others if self._passes(final, answer)[0]]
+            self._check(not taken, "dropped-step", f"passes with the answer {', '.join(taken)}")
+            return
+        wanted = self._change(final)
+        for index, step in enumerate(task.chain):
+            if not self._writes(step):
+                continue
+            rest = replay(self.server, task.chain[:index] + task.chain[index + 1 :], task.seed)
+            if rest.final is None or self._change(rest.final) == wanted:
+                continue
+            passed, _ = self._passes(rest.final, task.reference_answer)
+            self._check(not passed, "dropped-step", f"passes without step {index + 1}, {step.tool}")
+
+    def _perturbed(self, final: State) -> None:
+        """The right state with an answer that is a little off fails."""
+        taken = [
+            canonical(answer)
+            for answer in perturbed(self.task.reference_answer)
+            if self._passes(final, answer)[0]
+        ]
+        self._check(not taken, "perturbed", f"passes with the wrong answer {', '.join(taken)[:160]}")
