@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from arena.cli_options import Json, Run, Seed, Split, UsageError
+from arena.cli_synth import PASS_THROUGH, synth_app, tasks
 from synth.errors import AgentWorldError, InfrastructureError
-
-UsageError: Any = typer.BadParameter.__mro__[1]  # of the click that this Typer brings or uses
 
 app = typer.Typer(
     name="agent-world",
@@ -28,50 +27,48 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="Grow tool-using agents: environments from real data, verified tasks, GRPO, and an arena that "
-    "closes the loop.\n\n\b\nExamples:\n  agent-world demo                       the whole loop, in minutes\n"
+    "closes the loop.\n\n\b\nExamples, the whole loop and then its parts in order:\n"
+    "  agent-world demo                       all of it, in minutes\n"
     "  agent-world themes                     what environments can be about\n"
-    "  agent-world view RUN                   what a run holds, and how it went\n"
-    "  agent-world check RUN/bundles/*        every gate over every environment",
-)
-synth_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make environments: databases from real tables, then tools that pass their tests.\n\n\b\nExamples:\n"
-    "  agent-world synth mine RUN             real tables, cleaned and linked\n"
-    "  agent-world synth complexify RUN       the same, with richer tables on top\n"
-    "  agent-world synth tools RUN            tools with tests, checked in the sandbox",
+    "  agent-world synth complexify RUN       databases from real tables\n"
+    "  agent-world synth tools RUN            environments: tools over them, tested in the sandbox\n"
+    "  agent-world check RUN/bundles/*        every gate over every environment\n"
+    "  agent-world tasks RUN                  verified tasks\n"
+    "  agent-world train RUN                  GRPO on them\n"
+    "  agent-world arena RUN                  how well a policy does where it never trained\n"
+    "  agent-world evolve RUN                 what went wrong, and which tasks would help\n"
+    "  agent-world view RUN                   look at all of it",
 )
 app.add_typer(synth_app, name="synth")
-
-PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}  # Beam's options
-
-
-class Split(StrEnum):
-    demo = "demo"
-    pretrain = "pretrain"
+app.command("tasks", context_settings=PASS_THROUGH)(tasks)
 
 
-class Author(StrEnum):
-    offline = "offline"
-    llm = "llm"
+@app.command()
+def demo(
+    run: Annotated[Path, typer.Option("--run", help="The run folder; a killed demo goes on there.")] = Path(
+        "runs/demo"
+    ),
+    seed: Seed = 0,
+    policy: Annotated[
+        Path | None, typer.Option(help="Where to start: a policy folder; without it the shipped base policy.")
+    ] = None,
+    themes: Annotated[
+        int | None, typer.Option(min=2, help="Only so many themes of each class: quicker, and noisier.")
+    ] = None,
+) -> int:
+    """The whole loop, end to end.
 
+    Themes, databases, tools, tasks, training, arena, diagnosis, targeted synthesis, training, arena again.
+    Ends with a table and an HTML report.
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same result.")]
-ThemesFile = Annotated[
-    Path | None, typer.Option("--themes", help="A file of themes (JSONL); without it our own demo themes.")
-]
-AuthorOption = Annotated[
-    Author, typer.Option(help="Who writes: the procedural author, or a language model (a later version).")
-]
+    \b
+    Examples:
+      agent-world demo
+      agent-world demo --run runs/seed1 --seed 1
+    """
+    from arena.demo import DemoConfig, run_demo
 
-
-def author_name(author: Author) -> str:
-    """The author's name, if this version has it."""
-    if author is Author.llm:
-        raise UsageError("--author llm comes with a later version; use --author offline")
-    return author.value
+    return run_demo(run, DemoConfig(seed=seed, themes=themes), policy)
 
 
 @app.command()
@@ -97,129 +94,6 @@ def themes(
     return run_themes(file, split.value if split else None, json)
 
 
-@synth_app.command(context_settings=PASS_THROUGH)
-def mine(
-    context: typer.Context,
-    run: Run,
-    themes: ThemesFile = None,
-    seed: Seed = 0,
-    author: AuthorOption = Author.offline,
-    json: Json = False,
-) -> int:
-    """Mine databases from real tables.
-
-    One a theme; finished ones are not mined again.
-
-    \b
-    Examples:
-      agent-world synth mine RUN
-      agent-world synth mine RUN --themes my_themes.jsonl --seed 3
-      agent-world synth mine RUN --runner=DirectRunner --direct_num_workers=2
-    Options that are not listed here go to Beam.
-    """
-    return _mine(run, themes, seed, 0, author, context.args, json)
-
-
-@synth_app.command(context_settings=PASS_THROUGH)
-def complexify(
-    context: typer.Context,
-    run: Run,
-    themes: ThemesFile = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often tables are added (the paper: 2).")] = 2,
-    seed: Seed = 0,
-    author: AuthorOption = Author.offline,
-    json: Json = False,
-) -> int:
-    """Mine, and add richer tables on top.
-
-    Accounts, ledgers, limits and aggregates, derived from the real rows. Replaces a plainly mined database.
-
-    \b
-    Examples:
-      agent-world synth complexify RUN
-      agent-world synth complexify RUN --rounds 3
-    Options that are not listed here go to Beam.
-    """
-    return _mine(run, themes, seed, rounds, author, context.args, json)
-
-
-def _mine(
-    run: Path, file: Path | None, seed: int, rounds: int, author: Author, beam: Sequence[str], json: bool
-) -> int:
-    from arena.commands import bar, finish_stage, load_themes
-    from beam_jobs import mine as job
-
-    name = author_name(author)
-    with bar("databases") as progress:
-        found = load_themes(file, None if file else "demo")
-        summary = job.run(run, found, seed=seed, rounds=rounds, author=name, options=beam, progress=progress)
-    return finish_stage(run, summary, json)
-
-
-@synth_app.command(context_settings=PASS_THROUGH)
-def tools(
-    context: typer.Context,
-    run: Run,
-    themes: ThemesFile = None,
-    seed: Seed = 0,
-    author: AuthorOption = Author.offline,
-    json: Json = False,
-) -> int:
-    """Write tools, test them, keep what passes.
-
-    8 to 15 tools a database, each with unit tests that run in the sandbox.
-
-    \b
-    Examples:
-      agent-world synth tools RUN
-      agent-world check RUN/bundles/*
-    Options that are not listed here go to Beam.
-    """
-    from arena.commands import bar, finish_stage, load_themes
-    from beam_jobs import validate as job
-
-    name = author_name(author)
-    with bar("environments") as progress:
-        found = load_themes(themes, None if themes else "demo")
-        summary = job.run(run, found, seed=seed, author=name, options=context.args, progress=progress)
-    return finish_stage(run, summary, json)
-
-
-@app.command(context_settings=PASS_THROUGH)
-def tasks(
-    context: typer.Context,
-    run: Run,
-    tag: Annotated[str, typer.Option(help="Names the files: train, heldout, evolve1, ...")] = "train",
-    count: Annotated[int, typer.Option(min=1, help="Tasks to draft for each environment.")] = 20,
-    env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
-    requests: Annotated[
-        Path | None, typer.Option(help="A request file of 'agent-world evolve' instead of --count and --env.")
-    ] = None,
-    seed: Seed = 0,
-    author: AuthorOption = Author.offline,
-    json: Json = False,
-) -> int:
-    """Write verified tasks over environments.
-
-    Half of them by the graph route (chains of calls), half by the program route (solutions with loops).
-
-    \b
-    Examples:
-      agent-world tasks RUN --count 40
-      agent-world tasks RUN --tag heldout --env airport_slots --seed 7
-      agent-world tasks RUN --tag evolve1 --requests RUN/arena/01-after-grpo/requests.jsonl
-    Options that are not listed here go to Beam.
-    """
-    from arena.commands import bar, finish_stage, task_orders
-    from beam_jobs import synthesize as job
-
-    name = author_name(author)
-    orders = task_orders(run, count, env or [], requests, seed)
-    with bar("tasks") as progress:
-        summary = job.run(run, orders, tag=tag, author=name, options=context.args, progress=progress)
-    return finish_stage(run, summary, json)
-
-
 @app.command()
 def check(
     bundles: Annotated[list[Path], typer.Argument(metavar="BUNDLE...", help="Environment bundles.")],
@@ -239,6 +113,62 @@ def check(
     from arena.commands import run_check
 
     return run_check(bundles, tasks, json)
+
+
+@app.command()
+def train(
+    run: Run,
+    policy: Annotated[
+        Path | None, typer.Option(help="Where to start: a policy folder; without it the shipped base policy.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="The tasks to train on; 'evolve*' takes several tags.")] = "train",
+    name: Annotated[str, typer.Option(help="Name of the folder below RUN/train.")] = "grpo",
+    config: Annotated[Path | None, typer.Option(help="A TOML file with fields of GRPOConfig.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over the config's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same result; over the config's.")] = None,
+    json: Json = False,
+) -> int:
+    """Train a policy with GRPO on the run's tasks.
+
+    Episodes run in the sandbox. A killed training goes on when the same command is given again.
+
+    \b
+    Examples:
+      agent-world train RUN
+      agent-world train RUN --steps 40 --name grpo-long
+      agent-world train RUN --policy RUN/train/grpo/policy --tag 'evolve*' --name evolved
+    """
+    from arena.training import run_train
+
+    return run_train(run, policy, tag, name, config, steps, seed, json)
+
+
+@app.command()
+def arena(
+    run: Run,
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy folder; without it the shipped base policy.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="The tasks to measure on; they must be held out.")] = "heldout",
+    name: Annotated[str | None, typer.Option(help="Name of the round, such as 'after GRPO'.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Measure only so many of the tasks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Episodes a task.")] = 4,
+    seed: Seed = 0,
+    json: Json = False,
+) -> int:
+    """Measure a policy on held-out environments.
+
+    Saves the round in RUN/arena and writes RUN/report.html. Tasks of an environment that training uses
+    are refused.
+
+    \b
+    Examples:
+      agent-world arena RUN --name "before training"
+      agent-world arena RUN --policy RUN/train/grpo/policy --name "after GRPO" --samples 8
+    """
+    from arena.measure import run_arena
+
+    return run_arena(run, policy, tag, name, count, samples, seed, json)
 
 
 @app.command()

@@ -62,10 +62,11 @@ def explain(trajectory: Trajectory, task: Task) -> Failure:
     due = list(task.chain)
     made: Counter[str] = Counter()
     problem: Failure | None = None
+    cut_off = trajectory.turns[-1] if trajectory.finish_reason == "length" and trajectory.turns else None
     for turn, result in _moves(trajectory.turns):
         if turn.call is None:
-            if turn.error is not None:
-                problem = problem or _malformed(turn, due)
+            if turn.error is not None and turn is not cut_off:  # half a message can't be parsed
+                problem = problem or _malformed(turn.text, turn.error, due)
             continue
         key = _key(turn.call)
         made[key] += 1
@@ -105,10 +106,10 @@ def _due_words(due: Sequence[ToolStep]) -> str:
     return f"where {show_call(due[0])} was due" if due else "where the answer was due"
 
 
-def _malformed(turn: Turn, due: Sequence[ToolStep]) -> Failure:
-    text = " ".join(turn.text.split())
+def _malformed(text: str, error: str, due: Sequence[ToolStep]) -> Failure:
+    text = " ".join(text.split())
     shown = text if len(text) <= 80 else text[:79] + "…"
-    return Failure("malformed_call", f"wrote {shown!r} ({turn.error}) {_due_words(due)}", _due_tool(due))
+    return Failure("malformed_call", f"wrote {shown!r} ({error}) {_due_words(due)}", _due_tool(due))
 
 
 def _bad_call(call: ToolStep, result: Turn | None, due: Sequence[ToolStep], again: bool) -> Failure:
@@ -143,12 +144,16 @@ def _ending(trajectory: Trajectory, task: Task, due: Sequence[ToolStep]) -> Fail
     if trajectory.finish_reason == "turns":
         calls = sum(t.call is not None for t in trajectory.turns)
         return Failure("too_many_turns", f"{calls} calls and no answer, {len(task.chain)} were due")
+    failed = [c for c in (trajectory.verdict.checks if trajectory.verdict else ()) if not c.passed]
+    if failed and failed[0].name == "form":  # of rl.rollout: the last message is no strict JSON answer
+        return _malformed(trajectory.turns[-1].text, failed[0].detail, due)
     answer = _short(trajectory.answer)
     if due:
         return Failure("missing_step", f"answered {answer} {_due_words(due)}", _due_tool(due))
-    failed = [c for c in (trajectory.verdict.checks if trajectory.verdict else ()) if not c.passed]
-    if failed and failed[0].name.startswith("state"):
-        return Failure("state_wrong", f"check {failed[0].name} failed: {failed[0].detail or 'no detail'}")
+    for check in failed:
+        # "answer ..." checks look at the answer, "verifier" is a broken verifier, the rest look at the state.
+        if not check.name.startswith(("answer", "verifier")):
+            return Failure("state_wrong", f"check {check.name!r} failed: {check.detail[:160] or 'no detail'}")
     return Failure("wrong_answer", f"answered {answer} where {_short(task.reference_answer)} was due")
 
 

@@ -8,8 +8,9 @@
       arena/<nn>-<name>/episodes.jsonl  Trajectory records of that round
       arena/<nn>-<name>/diagnosis.json  Diagnosis of that round, if it was made
       arena/<nn>-<name>/requests.jsonl  SynthesisRequest records that followed
-      **/metrics.jsonl                  one line a training step, made by rl
-      **/trajectories*.jsonl            training episodes, made by rl
+      train/<name>/train.jsonl          one line a training step, made by rl
+      train/<name>/trajectories/        training episodes, a file a step, made by rl
+      train/<name>/policy/              the trained policy
       report.html
 
 Goes to: :mod:`arena.report`, :mod:`arena.view` and the commands. A file appears whole or not at all (written
@@ -29,6 +30,8 @@ from typing import Any, TypeVar
 
 from synth.errors import CallerError
 from synth.types import ArenaReport, Diagnosis, Manifest, Provenance, Record, Task, Trajectory
+
+DROPPED = {"dropped_unsolved": "not solved twice in five tries", "dropped_duplicate": "made before"}
 
 R = TypeVar("R", bound=Record)
 
@@ -125,7 +128,9 @@ class RunFolder:
     def __init__(self, root: Path | str):
         self.root = Path(root)
         if not self.root.is_dir():
-            raise CallerError(f"{root}: no such run folder; make one with 'agent-world demo --run {root}'")
+            raise CallerError(
+                f"{root}: no such run folder; make one with 'agent-world synth complexify {root}'"
+            )
 
     def rounds(self) -> list[Round]:
         """Finished rounds in order."""
@@ -157,12 +162,11 @@ class RunFolder:
         return found
 
     def metrics(self) -> dict[str, list[dict[str, Any]]]:
-        """Label of each training stage (its folder) -> its rows, in order of the labels."""
+        """Name of each training stage -> its rows, one a step, in order of the names."""
         found = {}
-        for path in sorted(self.root.glob("**/metrics.jsonl")):
+        for path in sorted(self.root.glob("train/*/train.jsonl")):
             lines = read_text(path).split("\n")[:-1]  # a half-written last line is left out
-            label = str(path.parent.relative_to(self.root)) if path.parent != self.root else "training"
-            found[label] = [json.loads(line) for line in lines]
+            found[path.parent.name] = [json.loads(line) for line in lines]
         return found
 
     def funnel(self) -> list[Funnel]:
@@ -179,7 +183,7 @@ class RunFolder:
         ]
         for tag, counters in sorted(self._counters("synthesize").items()):
             reasons = {
-                key.removeprefix("dropped_").replace("_", " ").replace("-", " "): count
+                DROPPED.get(key, f"fails the gate {key.removeprefix('dropped_')}"): count
                 for key, count in counters.items()
                 if key.startswith("dropped_")
             }
@@ -228,4 +232,4 @@ class RunFolder:
 
     def episode_files(self) -> list[Path]:
         arena = sorted(self.root.glob("arena/*/episodes.jsonl"), reverse=True)
-        return arena + sorted(self.root.glob("**/trajectories*.jsonl"), reverse=True)
+        return arena + sorted(self.root.glob("train/*/trajectories/*.jsonl"), reverse=True)

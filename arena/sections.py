@@ -16,12 +16,11 @@ from arena.folder import Funnel
 from rl.rewards import reward
 from synth.types import ArenaReport, Diagnosis, Provenance, Rate, Task, Trajectory, Turn
 
-CURVES = (  # title, keys in order of preference, whether it is a share of 1
-    ("Reward of a group, mean", ("reward_mean", "reward"), True),
-    ("Groups that pass and fail (with a gradient)", ("informative", "kept_groups_share"), True),
-    ("Pass rate of training tasks", ("pass_rate",), True),
-    ("Entropy, nats a token", ("entropy",), False),
-    ("KL to the reference, nats a token", ("kl",), False),
+CURVES = (  # title, key of rl's metrics, whether it is a share of 1
+    ("Reward: training episodes that pass", "reward", True),
+    ("Groups with a gradient", "groups_kept", False),
+    ("Entropy, nats a token", "entropy", False),
+    ("KL to the reference, nats a token", "kl", False),
 )
 
 
@@ -98,15 +97,17 @@ def classes(rounds: Sequence[ArenaReport]) -> str:
 def curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Training curves; the steps of a later stage follow those of the earlier ones, as a line of its own."""
     charts = []
-    for title, keys, share in CURVES:
+    drawn_keys = {key for _, key, _ in CURVES}
+    metrics = {label: rows for label, rows in metrics.items() if any(drawn_keys & row.keys() for row in rows)}
+    for title, key, share in CURVES:
         series: dict[str, list[Point]] = {}
         done = 0.0  # steps of the stages before
         for label, rows in metrics.items():
-            key = next((k for k in keys if any(k in row for row in rows)), None)
-            if key is not None:
-                series[label] = [
-                    (done + float(row["step"]), float(row[key])) for row in rows if row.get(key) is not None
-                ]
+            points = [
+                (done + float(row["step"]), float(row[key])) for row in rows if row.get(key) is not None
+            ]
+            if points:
+                series[label] = points
             done += max((float(row["step"]) + 1 for row in rows), default=0.0)
         if drawn := line_chart(title, series, share):
             charts.append(f"<figure>{drawn}</figure>")

@@ -207,17 +207,24 @@ def update_dead_letters(run: Path, stage: str, tried: Iterable[str], letters: It
 
 
 def _temporary(run: Path) -> Path:
-    """A fresh name below ``tmp/`` that says which process writes there."""
-    return run / "tmp" / f"{socket.gethostname()}~{os.getpid()}~{uuid.uuid4().hex}"
+    """A fresh name below ``tmp/`` that says which process of which host writes there."""
+    pid = os.getpid()
+    return run / "tmp" / f"{socket.gethostname()}~{pid}~{_started(pid)}~{uuid.uuid4().hex}"
 
 
 def _writer_lives(name: str) -> bool:
     """Whether the writer of a temporary name may still be at work (on another host: assume so)."""
-    host, _, rest = name.partition("~")
-    pid = rest.partition("~")[0]
-    if host != socket.gethostname() or not pid.isdecimal():
-        return bool(pid)
-    return Path(f"/proc/{pid}").exists()
+    host, pid, started, *_ = [*name.split("~"), "", "", ""]
+    return host != socket.gethostname() or (pid.isdecimal() and _started(int(pid)) == started)
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot; "" when it has ended (a zombie has)."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]  # proc(5): field 22
 
 
 def _remove(path: Path) -> None:

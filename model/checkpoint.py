@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 KEEP = 2  # ours: the newest, and one in case a disk fails under it
 
@@ -37,10 +38,12 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, keep: int = KEEP):
+        root = epath.Path(folder) if "://" in str(folder) else epath.Path(folder).absolute()
+        _drop_broken(root)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
         )
-        self._manager = ocp.CheckpointManager(Path(folder).absolute(), options=options)
+        self._manager = ocp.CheckpointManager(root, options=options)
 
     def save(self, step: int, state: Any, meta: dict[str, Any] | None = None) -> None:
         """Write a step; it is on disk when this returns.
@@ -93,6 +96,14 @@ class Checkpoints:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _drop_broken(root: epath.Path) -> None:
+    """Remove step folders without Orbax's mark of completion (an interrupted copy, say)."""
+    if root.exists():
+        for step in root.iterdir():
+            if step.name.isdigit() and not (step / "_CHECKPOINT_METADATA").exists():
+                step.rmtree()
 
 
 def _plain(tree: Any) -> dict[str, Any]:

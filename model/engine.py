@@ -20,7 +20,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import numpy as np
@@ -56,6 +56,18 @@ class Generation:
     stopped: bool
 
 
+@lru_cache
+def _compiled(config: ModelConfig, max_len: int, eos_id: int) -> tuple:
+    """The jitted functions; kept, so that another engine of the same shapes compiles nothing."""
+    graphdef = make_graphdef(config)
+    return (
+        jax.jit(partial(decoding.prefill, graphdef, config, max_len)),
+        jax.jit(put_slot, donate_argnums=0),
+        jax.jit(partial(decoding.extend, graphdef), donate_argnums=1),
+        jax.jit(partial(decoding.decode, graphdef, eos_id), donate_argnums=1),
+    )
+
+
 class Engine:
     """Decodes up to ``slots`` sequences at a time.
 
@@ -88,11 +100,7 @@ class Engine:
         self._lengths = np.zeros(slots, np.int32)  # known tokens; 0: free
         self._pending = np.zeros(slots, np.int32)
         self._pool = ThreadPoolExecutor(min(len(self._caches), os.cpu_count() or 1))
-        graphdef = make_graphdef(config)
-        self._prefill = jax.jit(partial(decoding.prefill, graphdef, config, max_len))
-        self._insert = jax.jit(put_slot, donate_argnums=0)
-        self._extend = jax.jit(partial(decoding.extend, graphdef), donate_argnums=1)
-        self._decode = jax.jit(partial(decoding.decode, graphdef, eos_id), donate_argnums=1)
+        self._prefill, self._insert, self._extend, self._decode = _compiled(config, max_len, eos_id)
 
     # --- the life of a slot ---
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,7 +93,12 @@ def build_corpus(
     An environment that fails is reported in its line and left out.
     """
     out.mkdir(parents=True, exist_ok=True)
-    jobs = [(t, s, graph_count, program_count) for s in seeds for t in themes if not (out / f"{t.id}-{s}.jsonl").exists()]
+    jobs = [
+        (t, s, graph_count, program_count)
+        for s in seeds
+        for t in themes
+        if not (out / f"{t.id}-{s}.jsonl").exists()
+    ]
     with ProcessPoolExecutor(workers) as pool:
         for name, records in pool.map(_job, jobs):
             if isinstance(records, str):
@@ -113,11 +118,12 @@ def read_corpus(folder: Path) -> list[Record]:
     return records
 
 
-def thin_tools(record: Record, most: int, rng: random.Random) -> list[dict[str, Any]]:
-    """The tools that an episode needs and up to ``most`` in all, in random order (the curriculum's knob)."""
-    needed = [t for t in record.tools if t["name"] in record.needed]
-    others = [t for t in record.tools if t["name"] not in record.needed]
-    room = max(0, most - len(needed))
-    chosen = needed + rng.sample(others, min(room, len(others)))
+def thin_tools(
+    tools: Sequence[dict[str, Any]], needed: Sequence[str], most: int, rng: random.Random
+) -> list[dict[str, Any]]:
+    """The needed tools and others up to ``most`` in all, in random order (the curriculum's knob)."""
+    chosen = [t for t in tools if t["name"] in needed]
+    others = [t for t in tools if t["name"] not in needed]
+    chosen += rng.sample(others, min(max(0, most - len(chosen)), len(others)))
     rng.shuffle(chosen)
     return chosen

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from model.tokens import ChatTemplate
+from synth.env.bundle import mcp_tool
 from synth.errors import EnvironmentFault
 from synth.types import Task, Tool, ToolStep, Turn
 
@@ -57,11 +58,6 @@ class Recorder:
         self.logprobs.extend([0.0] * len(ids) if logprobs is None else logprobs)
         self.mask.extend([int(role == "assistant")] * len(ids))
         self.turns.append(Turn(role=role, text=text, start=start, end=len(self.ids), **turn))
-
-
-def mcp_tool(tool: Tool) -> dict[str, Any]:
-    """A tool as the policy's prompt lists it."""
-    return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
 
 
 def observation_text(result: ToolResult, limit: int = MAX_OBSERVATION) -> str:

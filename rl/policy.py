@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from model.config import ModelConfig
 from model.hf import load_policy, save_policy
 from model.tokens import ChatTemplate, Tokenizer
-from model.transformer import Transformer
+from model.transformer import init_params, make_graphdef
 from rl.batch import Batch
 
 
@@ -37,14 +37,12 @@ class Policy:
     @classmethod
     def make(cls, config: ModelConfig, params: Any, tokenizer: Tokenizer, version: int = 0) -> Policy:
         """A policy around existing parameters."""
-        graphdef, _ = nnx.split(nnx.eval_shape(lambda: Transformer(config, nnx.Rngs(0))))
-        return cls(config, params, graphdef, tokenizer, ChatTemplate(tokenizer), version)
+        return cls(config, params, make_graphdef(config), tokenizer, ChatTemplate(tokenizer), version)
 
     @classmethod
     def fresh(cls, config: ModelConfig, tokenizer: Tokenizer, seed: int) -> Policy:
         """A policy with random weights."""
-        _, params = nnx.split(Transformer(config, nnx.Rngs(seed)))
-        return cls.make(config, params, tokenizer)
+        return cls.make(config, init_params(config, seed), tokenizer)
 
     @classmethod
     def load(cls, folder: str | Path, version: int = 0) -> Policy:

@@ -10,37 +10,40 @@ checkpoints from which a killed run goes on.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
 from model.config import ModelConfig
-from model.hf import save_policy
 from model.tokens import ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
-from model.transformer import Transformer
 from rl.batch import Batch, Sample, empty, pack
 from rl.corpus import Record, read_corpus, thin_tools
+from rl.learner import OptimizerConfig, init_state, make_optimizer
+from rl.policy import Policy
+from rl.sft import make_lm_step
 
 OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
-PEAK_RATE = 2e-3  # ours, for models of 1 to 2 million parameters
-WARMUP = 100  # steps (ours)
-CURRICULUM = 0.4  # share of the run over which the tool list grows to its full length (ours)
+OPTIMIZER = OptimizerConfig(  # ours, for models of 1 to 2 million parameters
+    learning_rate=2e-3, schedule="cosine", warmup_steps=100, weight_decay=0.05
+)
+CURRICULUM = 0.3  # share of the run over which the tool list grows to its full length (ours)
+ALONE = 0.15  # share of the run in which every episode has a row's prompt of its own (ours)
+TOGETHER = 7  # episodes that share one tool list afterwards (ours: they fill a row)
 ROW = 1024  # tokens of a row
 ROWS = 8  # rows of a step
 
 
 def base_config(vocab_size: int) -> ModelConfig:
-    """The shipped shape: about 2 million parameters, Qwen3-shaped (ours: the largest that the demo can train)."""
+    """The shipped shape: 2 million parameters (ours: the largest that the demo can train)."""
     return ModelConfig(
         vocab_size=vocab_size, d_model=192, n_layers=4, n_heads=6, n_kv_heads=2, head_dim=32, d_ff=512,
         rope_theta=10_000.0, rms_eps=1e-6, max_len=1024,
@@ -64,7 +67,9 @@ def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Samp
         weights.extend([OTHER_WEIGHT] * len(new))
     say(answer_text(record.answer))
     zeros = np.zeros(len(ids), np.float32)
-    return Sample(ids=np.asarray(ids), weights=np.asarray(weights, np.float32), logprobs=zeros, advantages=zeros)
+    return Sample(
+        ids=np.asarray(ids), weights=np.asarray(weights, np.float32), logprobs=zeros, advantages=zeros
+    )
 
 
 class _Call:
@@ -94,27 +99,6 @@ def split_records(records: Sequence[Record], share: float = 0.06) -> tuple[list[
     return inside, [r for r in records if r.env_id.rsplit("-", 1)[0] in held]
 
 
-def make_lm_step(graphdef: nnx.GraphDef, optimizer: optax.GradientTransformation) -> Callable:
-    """Jitted language-model step: weighted mean of -log p over the targets of a batch."""
-
-    def loss_fn(params, batch: Batch):
-        model = nnx.merge(graphdef, params)
-        logits = model.logits(model(batch.tokens, batch.positions, batch.segment_ids))
-        logp = jax.nn.log_softmax(logits, axis=-1)
-        chosen = jnp.take_along_axis(logp, batch.targets[..., None], axis=-1)[..., 0]
-        sure = (jnp.argmax(logits, axis=-1) == batch.targets) & (batch.weights >= 1.0)
-        ours = jnp.sum(batch.weights >= 1.0)
-        return -jnp.sum(chosen * batch.weights) / jnp.sum(batch.weights), (jnp.sum(sure) / ours)
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, opt_state, batch: Batch):
-        (loss, accuracy), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params, batch)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, loss, accuracy
-
-    return step
-
-
 def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
     """Jitted: which assistant tokens would be sampled greedily, given the gold text before them."""
 
@@ -128,7 +112,7 @@ def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
 
 
 def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = ROWS) -> tuple[float, float]:
-    """Share of assistant turns, and of whole episodes, that greedy decoding gets exactly right (teacher forced)."""
+    """Shares of assistant turns and of whole episodes that greedy decoding gets right (teacher forced)."""
     turns = good = episodes = whole = 0
     for start in range(0, len(samples), rows):
         part = list(samples[start : start + rows])
@@ -148,28 +132,65 @@ def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = 
 
 
 class Feed:
-    """Packed batches of ROWS x ROW tokens by the curriculum, deterministic in (seed, step)."""
+    """Packed batches of ROWS x ROW tokens by the curriculum, deterministic in (seed, step).
+
+    At first every episode stands alone with a short tool list and its whole text is learnt. Later
+    several episodes of one environment share a long list (see ``share_prompts`` in :mod:`rl.batch`): twice
+    as many episodes fit, and the list itself carries no loss.
+    """
 
     def __init__(self, records: Sequence[Record], template: ChatTemplate, seed: int):
         self.records, self.template, self.seed = records, template, seed
-        self.left: list[Sample] = []
+        self.of_env: dict[str, list[Record]] = {}
+        for record in records:
+            self.of_env.setdefault(record.env_id, []).append(record)
+        self.envs = sorted(self.of_env)
 
     def batch(self, step: int, progress: float) -> Batch:
         rng = random.Random(f"{self.seed}:{step}")
-        grown = min(1.0, progress / CURRICULUM)
-        most = 1 + round(grown * 11)
+        most = 1 + round(min(1.0, progress / CURRICULUM) * 11)
         samples: list[Sample] = []
-        room = ROWS * ROW * 1.02
-        while room > 0:
-            record = rng.choice(self.records)
-            limit = most if rng.random() < 0.8 else rng.randint(1, most)
-            sample = sample_of(record, thin_tools(record, limit, rng), self.template)
-            if len(sample.ids) <= ROW:
-                samples.append(sample)
-                room -= len(sample.ids)
-        packed = pack(samples, ROW)
-        full = np.argsort([-int((packed.segment_ids[r] > 0).sum()) for r in range(packed.rows)], kind="stable")
-        return Batch(*(array[np.sort(full[:ROWS])] for array in packed))
+        together = progress >= ALONE
+        wanted = ROWS * ROW * (1.9 if together else 1.02)
+        while wanted > 0:
+            new = self.family(rng, most, step, len(samples)) if together else [self.single(rng, most)]
+            samples += [s for s in new if len(s.ids) <= ROW]
+            wanted -= sum(len(s.ids) for s in new)
+        packed = pack(samples, ROW, share_prompts=together)
+        full = np.argsort(
+            [-int((packed.segment_ids[r] > 0).sum()) for r in range(packed.rows)], kind="stable"
+        )
+        chosen = Batch(*(array[np.sort(full[:ROWS])] for array in packed))
+        if chosen.rows == ROWS:
+            return chosen
+        padding = empty(ROWS - chosen.rows, ROW)
+        return Batch(*(np.concatenate(pair) for pair in zip(chosen, padding, strict=True)))
+
+    def single(self, rng: random.Random, most: int) -> Sample:
+        record = rng.choice(self.records)
+        limit = most if rng.random() < 0.8 else rng.randint(1, most)
+        return sample_of(record, thin_tools(record.tools, record.needed, limit, rng), self.template)
+
+    def family(self, rng: random.Random, most: int, step: int, number: int) -> list[Sample]:
+        """Episodes of one environment behind one tool list."""
+        pile = self.of_env[rng.choice(self.envs)]
+        records = rng.sample(pile, min(TOGETHER, len(pile)))
+        needed = sorted({name for r in records for name in r.needed})
+        tools = thin_tools(
+            records[0].tools, needed, rng.randint(min(most, len(needed)), max(most, len(needed))), rng
+        )
+        shared = _common(self.template.prompt(tools, "a"), self.template.prompt(tools, "b"))
+        samples = []
+        for record in records:
+            sample = sample_of(record, tools, self.template)
+            sample.weights[:shared] = 0.0
+            samples.append(dataclasses.replace(sample, prompt_length=shared, group=(step, number)))
+        return samples
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def pretrain(
@@ -186,15 +207,14 @@ def pretrain(
     tokenizer = Tokenizer.load(out)
     template = ChatTemplate(tokenizer)
     config = base_config(vocab_size)
-    graphdef, params = nnx.split(Transformer(config, nnx.Rngs(seed)))
-    schedule = optax.warmup_cosine_decay_schedule(0.0, PEAK_RATE, WARMUP, steps, PEAK_RATE * 0.1)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=0.05))
-    opt_state, start = optimizer.init(params), 0
+    policy = Policy.fresh(config, tokenizer, seed)
+    optimizer = make_optimizer(OPTIMIZER, steps)
+    state, start = init_state(policy.params, optimizer), 0
     state_file = out / "state.pkl"
     if state_file.exists():
-        start, params, opt_state = pickle.loads(state_file.read_bytes())
+        start, state = pickle.loads(state_file.read_bytes())
         log(f"going on from step {start}")
-    step_fn, score = make_lm_step(graphdef, optimizer), make_turn_score(graphdef)
+    step_fn, score = make_lm_step(policy.score, optimizer), make_turn_score(policy.graphdef)
     feed = Feed(train, template, seed)
     rng = random.Random(1)
     probe = [sample_of(r, r.tools, template) for r in rng.sample(held, min(len(held), 200))]
@@ -203,10 +223,10 @@ def pretrain(
     log(f"held-out episodes of {np.mean(lengths):.0f} tokens on average, at most {max(lengths)}")
     began, losses = time.time(), []
     for step in range(start, steps):
-        params, opt_state, loss, _ = step_fn(params, opt_state, feed.batch(step, step / steps))
-        losses.append(loss)
+        state, numbers = step_fn(state, feed.batch(step, step / steps))
+        losses.append(numbers["target_loss"])
         if (step + 1) % save_every == 0 or step + 1 == steps:
-            turns, whole = exact_turns(score, params, probe)
+            turns, whole = exact_turns(score, state.params, probe)
             rate = (step + 1 - start) * ROWS * ROW / (time.time() - began)
             line = {
                 "step": step + 1, "loss": round(float(np.mean([float(x) for x in losses])), 4),
@@ -218,6 +238,6 @@ def pretrain(
                 file.write(json.dumps(line) + "\n")
             log(json.dumps(line))
             temporary = state_file.with_suffix(".part")
-            temporary.write_bytes(pickle.dumps((step + 1, jax.device_get(params), jax.device_get(opt_state))))
+            temporary.write_bytes(pickle.dumps((step + 1, jax.device_get(state))))
             temporary.rename(state_file)
-            save_policy(out / "policy", config, params, tokenizer)
+            policy.with_params(state.params, 0).save(out / "policy", dtype="bfloat16")

@@ -39,3 +39,16 @@ def group_rewards(group: Sequence[Trajectory]) -> Float[np.ndarray, " G"]:
     """Rewards of one group in sample order; NaN where the infrastructure failed."""
     values = [reward(t) for t in group]
     return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def staleness(trajectory: Trajectory, version: int) -> int:
+    """How many versions older than ``version`` the oldest sampled turn is (rule 9).
+
+    Raises:
+        ValueError: a sampled turn carries no version.
+    """
+    sampled = [turn.policy_version for turn in trajectory.turns if turn.role == "assistant"]
+    known = [v for v in sampled if v is not None]
+    if len(known) < len(sampled):
+        raise ValueError(f"{trajectory.task_id}#{trajectory.sample}: a sampled turn has no policy_version")
+    return max((version - v for v in known), default=0)

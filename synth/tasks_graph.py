@@ -24,7 +24,7 @@ from synth.leaks import find_leaks
 from synth.types import Criterion, Difficulty, Guide, Rubric, Task, ToolStep
 
 MAX_STEPS = 4  # ours: the shipped policy is small; the released script of the paper draws 3 to 8
-STATE_CHANGING = 0.5  # share of attempts that ask for a write (ours; the issue asks for at least 40%)
+STATE_CHANGING = 0.5  # share of the tasks that must change the state (ours)
 KNOWN_LINE = 0.4  # chance that the user states a ledger number himself (ours)
 JOINT = 0.35  # chance to keep a task that asks for two unrelated things (ours)
 ATTEMPTS = 60  # walks a wanted task before giving up (ours)
@@ -198,7 +198,10 @@ def make_tasks(
             break
         rng = random.Random(f"graph:{seed}:{bundle.manifest.digest}:{guide.id if guide else ''}:{attempt}")
         walk = Walk(world, to_networkx(graph), opaque_refs(tables), rng)
-        wanted = rng.random() < STATE_CHANGING if not guide or guide.changes_state is None else guide.changes_state
+        if guide is not None and guide.changes_state is not None:
+            wanted = guide.changes_state
+        else:  # half of what is kept, not half of what is tried: writes fail more often
+            wanted = sum(t.changes_state for t in tasks.values()) < STATE_CHANGING * (len(tasks) + 1)
         chain = walk.tools(rng.randint(low, max(low, high)))
         kinds = [world.tools[name].meta["kind"] for name in chain]
         changes = any(k in WRITE_KINDS for k in kinds)

@@ -47,17 +47,16 @@ class _Outcome:
         )
 
 
-def _run_case(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase) -> _Outcome:
+def _run_case(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase, last: bool = False) -> _Outcome:
     """One case in a fresh episode. A tool under which its process dies twice has failed, not the machine."""
-    for last in (False, True):
-        try:
-            return _run_once(server, bundle, tool, case)
-        except InfrastructureError as err:
-            if not server.alive:
-                raise
-            if last:
-                return _Outcome("died", None, str(err), None, {})
-    raise AssertionError("unreachable")
+    try:
+        return _run_once(server, bundle, tool, case)
+    except InfrastructureError as err:
+        if not server.alive:
+            raise
+        if last:
+            return _Outcome("died", None, str(err), None, {})
+        return _run_case(server, bundle, tool, case, last=True)
 
 
 def _run_once(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase) -> _Outcome:

@@ -104,8 +104,8 @@ def _title(text: str, _: str) -> str:
 
 
 def _badge(text: str, _: str) -> str:
-    """Title Case with short words that have no vowel (and AMC) in capitals: "Dodge Colt GT"."""
-    short = r"\b([B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,2}|Amc)\b"
+    """Title Case with short words that have no vowel (AMC, II, 4WD too) in capitals: "Dodge Colt GT"."""
+    short = r"\b([B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,2}|Amc|Ii+|\dWd)\b"
     return re.sub(short, lambda m: m[0].upper(), _title(text, _))
 
 
@@ -141,6 +141,7 @@ VERBS: dict[str, Callable[[str, str], str | None]] = {
     "flip": _flip,
     "unglue": _unglue,
     "lower": lambda text, _: text.lower(),
+    "plain": lambda text, _: re.sub(r'[\\"]', "", text),
     "words": lambda text, _: text.replace("_", " "),
     "number": lambda text, _: re.sub(r"[$,%\s]", "", text),
     "percent": lambda text, _: str(float(text) * 100),

@@ -201,8 +201,10 @@ class Episode:
             reply, _ = self._exchange(request, most, start + limits.wall_s)
         except TimeoutError:
             return self._broken("timeout", f"{name} did not end within {limits.wall_s:g} s", start)
-        except (frames.FrameTooLarge, ValueError) as err:
+        except frames.FrameTooLarge as err:
             return self._broken("output_too_large", str(err), start)
+        except ValueError as err:
+            return self._broken("tool_failed", f"{name} broke the protocol: {err}", start)
         seconds = time.monotonic() - start
         if reply.get("error") is None:
             return ToolResult(reply.get("value"), seconds=seconds)
@@ -285,7 +287,9 @@ class Episode:
             self._sock.settimeout(max(0.001, deadline - time.monotonic()))
             frames.send(self._sock, message)
             return frames.receive(self._sock, limit, deadline)
-        except (EOFError, ConnectionError):
+        except TimeoutError:
+            raise
+        except (EOFError, OSError):
             self._die("its process died")
             raise InfrastructureError(
                 "the process of an episode died (killed, out of memory or time)"

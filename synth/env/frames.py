@@ -17,6 +17,13 @@ HEADER = struct.Struct("!II")  # bytes of JSON, raw bytes
 HEADROOM = 64_000  # bytes of JSON around a result: names, error messages
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
 class FrameTooLarge(Exception):
     """The other end announced more bytes than the limit allows."""
 
@@ -51,7 +58,10 @@ def receive(sock: socket.socket, limit: int, deadline: float | None = None) -> t
     body_size, blob_size = HEADER.unpack(_exactly(sock, HEADER.size, deadline))
     if body_size + blob_size > limit:
         raise FrameTooLarge(f"{body_size + blob_size} bytes, the limit is {limit}")
-    message = json.loads(_exactly(sock, body_size, deadline))
+    try:
+        message = _DECODER.decode(_exactly(sock, body_size, deadline).decode("utf-8", "surrogatepass"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError("a frame must hold a JSON object")
     return message, bytes(_exactly(sock, blob_size, deadline))

@@ -79,7 +79,7 @@ def build_state(database: Database) -> State:
         for number, row in enumerate(database.rows.get(table.name, [])):
             try:
                 db.execute(f"INSERT INTO {_name(table.name)} VALUES ({marks})", row)
-            except (sqlite3.Error, OverflowError) as err:
+            except (sqlite3.Error, OverflowError, UnicodeError) as err:
                 raise EnvironmentFault(f"table {table.name}, row {number} {row!r}: {err}") from None
     db.commit()
     for table, rowid, target, _ in db.execute("PRAGMA foreign_key_check"):
@@ -126,7 +126,7 @@ def open_readonly(state: State) -> sqlite3.Connection:
         db.set_progress_handler(lambda: next(steps, None) is None, 10_000)
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master")
-    except (sqlite3.Error, OverflowError) as err:
+    except (sqlite3.Error, OverflowError, MemoryError) as err:  # MemoryError: no bytes at all
         raise EnvironmentFault(f"the state is not a readable database: {err}") from None
     return db
 
@@ -221,6 +221,8 @@ def _collect(result: StateDiff, table: str, key: str | None, old: dict, new: dic
     removed = _ordered(old[k] for k in old.keys() - new.keys())
     changed = []
     for k in old.keys() & new.keys():
+        if repr(old[k]) == repr(new[k]):  # far the most rows; 1, 1.0 and true have different texts
+            continue
         columns = sorted({*old[k], *new[k]})
         pairs = {c: {"old": old[k].get(c), "new": new[k].get(c)} for c in columns if c != key}
         pairs = {c: p for c, p in pairs.items() if canonical(p["old"]) != canonical(p["new"])}

@@ -8,6 +8,7 @@ normalized difference). One warm server forks a child for each verification.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import threading
 import time
@@ -20,6 +21,10 @@ from synth.env.state import State
 from synth.env.zygote import Zygote
 from synth.errors import InfrastructureError
 from synth.types import Check, Table, Verdict
+
+
+def _failed(name: str, detail: str) -> Verdict:
+    return Verdict(passed=False, checks=(Check(name=name, passed=False, detail=detail),))
 
 
 class VerifierServer:
@@ -48,9 +53,14 @@ class VerifierServer:
         """One verification.
 
         Returns:
-            The verdict. A verifier that raises has failed the episode (check ``verifier_raised``); when
-            the sandbox dies or the time is up, ``error`` is set and there is no reward.
+            The verdict. A verifier that raises has failed the episode (check ``verifier_raised``), and so
+            has an answer that is not JSON; when the sandbox dies or the time is up, ``error`` is set and
+            there is no reward.
         """
+        try:
+            json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as err:
+            return _failed("answer_is_json", str(err))
         first, first_blob = initial.pack()
         second, second_blob = final.pack()
         request = {
@@ -67,8 +77,7 @@ class VerifierServer:
         except InfrastructureError as err:
             return Verdict(passed=False, error=str(err))
         if "failed" in reply:
-            check = Check(name="verifier_raised", passed=False, detail=str(reply["failed"]))
-            return Verdict(passed=False, checks=(check,))
+            return _failed("verifier_raised", str(reply["failed"]))
         try:
             checks = tuple(Check(name=n, passed=p, detail=d) for n, p, d in reply["checks"])
         except (KeyError, TypeError, ValueError):

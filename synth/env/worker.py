@@ -184,6 +184,8 @@ class EpisodeProcess:
         self.db.begin()
         try:
             value = self._function(tool)(self.context, **arguments)
+            if self.context.files != before[1]:
+                _require_files(self.context.files)
             keep, reply = True, self._encode("value", value)
         except TooLarge as err:
             keep, reply = False, _failure("output_too_large", str(err))
@@ -238,6 +240,11 @@ class EpisodeProcess:
         if leave["fault"] == "caller":
             raise ToolError(leave["error"], leave["message"])
         raise ToolFault(f"{tool}: {leave['error']}: {leave['message']}")
+
+
+def _require_files(files: Any) -> None:
+    if not all(isinstance(k, str) and isinstance(v, bytes) for k, v in files.items()):
+        raise TypeError("ctx.files must map paths (str) to bytes")
 
 
 def _failure(code: str, message: str, fault: str = "environment") -> str:

@@ -45,7 +45,7 @@ def make_run(root: Path, tasks_each: int = 12, samples: int = 4) -> RunFolder:
             stage.save_diagnosis(diagnose(report, trajectories, tasks, manifests))
     for label, start in (("1-grpo", 0.1), ("2-evolution", 0.5)):
         rows = [metrics(step, start) for step in range(40)]
-        write_text(root / "train" / label / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+        write_text(root / "train" / label / "train.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
     for env in CLASSES:
         receipt(root, "mine", env, databases=1)
         receipt(root, "validate", env, environments=1, tools_kept=11, tools_dropped=1)
@@ -87,5 +87,5 @@ def metrics(step, start):
         "reward": min(1, start + 0.3 * (1 - math.exp(-step / 15)) + rng.gauss(0, 0.04)),
         "entropy": 0.9 * math.exp(-step / 40) + rng.gauss(0, 0.02),
         "kl": 0.02 * step / 40 + abs(rng.gauss(0, 0.001)),
-        "pass_rate": min(1, start + 0.35 * (1 - math.exp(-step / 15)) + rng.gauss(0, 0.04)),
+        "groups_kept": rng.randint(4, 8),
     }

@@ -37,7 +37,19 @@ def test_help_is_quick_and_loads_neither_jax_nor_beam():
     assert min(took) < 0.5
 
 
-COMMANDS = ["themes", "synth mine", "synth complexify", "synth tools", "tasks", "check", "evolve", "view"]
+COMMANDS = [
+    "demo",
+    "themes",
+    "synth mine",
+    "synth complexify",
+    "synth tools",
+    "tasks",
+    "check",
+    "train",
+    "arena",
+    "evolve",
+    "view",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -48,7 +60,7 @@ def test_every_command_teaches_by_example(command):
 
 
 def test_without_words_the_help_is_shown():
-    assert "Examples:" in agent_world().stdout
+    assert "Examples, the whole loop and then its parts in order:" in agent_world().stdout
     assert "Examples:" in agent_world("synth").stdout
 
 

@@ -83,6 +83,33 @@ def test_extra_calls_after_all_due_calls_are_judged_by_the_state():
     assert explain(trajectory, task()).kind == "state_wrong"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("answer[0] number", "wrong_answer"),
+        ("answer is a number", "wrong_answer"),
+        ("verifier", "wrong_answer"),
+        ("state diff", "state_wrong"),
+        ("nothing else changed", "state_wrong"),
+    ],
+)
+def test_checks_of_rubrics_and_of_programs_are_told_apart_by_name(name, kind):
+    checks = (Check(name="answer", passed=False), Check(name=name, passed=False))
+    assert explain(episode(gold(FIND), gold(BOOK), ANSWER, checks=checks), task()).kind == kind
+
+
+def test_an_answer_of_another_form_is_malformed():
+    form = Check(name="form", passed=False, detail="the final message must be one JSON object")
+    found = explain(episode(gold(FIND), said("It is LOP."), answer=None, checks=(form,)), task())
+    assert found.kind == "malformed_call"
+    assert "'It is LOP.'" in found.detail
+
+
+def test_half_a_message_is_truncated_not_malformed():
+    half = said('<tool_call>{"name": "bo', error="no JSON")
+    assert explain(episode(gold(FIND), half, finish="length", answer=None), task()).kind == "truncated"
+
+
 def test_the_same_call_twice_in_vain_is_repeated():
     assert explain(episode(gold(FIND), gold(FIND), ANSWER), task()).kind == "repeated_call"
 

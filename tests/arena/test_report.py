@@ -98,6 +98,14 @@ def test_points_lie_where_the_numbers_say():
     assert (float(bar[1]) + float(bar[2])) / 2 == pytest.approx(mid)
 
 
+def test_the_steps_of_a_later_stage_follow_those_of_the_earlier(html):
+    chart = next(s for s in parsed(html).iter("svg") if s.get("aria-label", "").startswith("Reward"))
+    first, second = (line.get("points", "").split() for line in chart.iter("polyline"))
+    assert len(first) == len(second) == 40
+    assert float(first[-1].split(",")[0]) < float(second[0].split(",")[0])
+    assert "step 79" in [t.text for t in chart.iter("text")]
+
+
 def test_a_chart_without_numbers_is_left_out():
     assert line_chart("kl", {"a": [(0, float("nan"))]}) == ""
 

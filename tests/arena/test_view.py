@@ -18,7 +18,7 @@ def test_the_summary_counts_tasks_steps_and_rounds(run, capsys):
     run_view(run.root)
     text = capsys.readouterr().out
     assert "tasks: 20 (graph 20, 20 change the state)" in text
-    assert "train/1-grpo: 40 steps" in text
+    assert "training 1-grpo: 40 steps" in text
     assert "after evolution" in text
     assert "--episode" in text  # the way on is shown
 

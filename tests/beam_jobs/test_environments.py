@@ -22,6 +22,7 @@ from synth.verify import verify
 THEMES = builtin("demo")[:2]
 ENVS = [theme.id for theme in THEMES]
 COUNT = 6
+TWO_WORKERS = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
 Built = tuple[Path, Summary, Summary]
 
@@ -108,11 +109,12 @@ def test_targeted_synthesis_obeys_the_guide_and_leaves_other_tasks_alone(
     assert io.fingerprint(run / f"tasks/{env_id}.train.jsonl") == before
 
 
-def test_the_same_orders_give_the_same_files_elsewhere(built: Built, tmp_path: Path) -> None:
-    run, env_id = built[0], ENVS[1]
-    mine.run(tmp_path, THEMES[1:], seed=0)
-    validate.run(tmp_path, THEMES[1:], seed=0)
-    synthesize.run(tmp_path, [synthesize.Order(env_id, COUNT, seed=0)], tag="train")
+def test_the_same_orders_give_the_same_files_in_other_processes(built: Built, tmp_path: Path) -> None:
+    run, env_id = built[0], ENVS[1]  # worker processes have their own hash seed: no set order may show
+    mine.run(tmp_path, THEMES[1:], seed=0, options=TWO_WORKERS)
+    validate.run(tmp_path, THEMES[1:], seed=0, options=TWO_WORKERS)
+    orders = [synthesize.Order(env_id, COUNT, seed=0)]
+    assert synthesize.run(tmp_path, orders, tag="train", options=TWO_WORKERS).done == 1
     for part in (f"tasks/{env_id}.train.jsonl", f"solutions/{env_id}.train.jsonl"):
         assert (run / part).read_text() == (tmp_path / part).read_text()
     digests = [read_bundle(folder / "bundles" / env_id).manifest.digest for folder in (run, tmp_path)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,22 +38,30 @@ def test_a_folder_that_fails_while_it_is_filled_leaves_the_old_one(tmp_path: Pat
     assert not list((run / "tmp").iterdir())
 
 
+LITTER = """
+import os, sys
+from pathlib import Path
+from beam_jobs import io
+room = io.scratch(Path(sys.argv[1]))
+room.__enter__()
+os._exit(0)
+"""
+
+
 def test_sweeping_takes_the_litter_of_dead_writers_only(tmp_path: Path) -> None:
     run = io.open_run(tmp_path)
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
-    )
-    host = socket.gethostname()
-    names = {
-        "mine": f"{host}~{os.getpid()}~1",
-        "dead": f"{host}~{dead.stdout.strip()}~1",
-        "elsewhere": f"other-{host}~1~1",
-    }
-    for name in names.values():
-        (run / "tmp" / name).mkdir()
-        (run / "tmp" / name / "part").write_text("half")
-    io.open_run(run)
-    assert {p.name for p in (run / "tmp").iterdir()} == {names["mine"], names["elsewhere"]}
+    writer = subprocess.Popen([sys.executable, "-c", LITTER, str(run)])
+    os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)  # ended, but still a zombie
+    (litter,) = (run / "tmp").iterdir()
+    host, _, rest = litter.name.partition("~")
+    reused = litter.with_name(f"{host}~{os.getpid()}~1~x")  # a dead writer's number, given to us since
+    elsewhere = litter.with_name(f"other-{host}~{rest}")
+    reused.mkdir()
+    elsewhere.mkdir()
+    with io.scratch(run) as ours:
+        io.open_run(run)
+        assert set((run / "tmp").iterdir()) == {ours, elsewhere}
+    writer.wait()
 
 
 def test_the_fingerprint_of_a_folder_sees_names_and_bytes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ something.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import secrets
@@ -188,7 +189,8 @@ def test_files_outside_cannot_be_read(server, bare, bundle, tmp_path, home_secre
     more += [str(Path.home()), str(tmp_path), str(bundle), "/proc/self/fd", "/dev/shm"]
     for path, outcome in outcomes(server, read, paths=files + more).items():
         # an empty skeleton of folders may lead to the interpreter's own, which has to be readable
-        assert outcome.startswith("stopped") or outcome in ("[]", "['.pyenv']", "['.local']"), (path, outcome)
+        listed = [] if outcome.startswith("stopped") else ast.literal_eval(outcome)
+        assert set(listed) <= set(Path(sandbox._interpreter()).parts), (path, outcome)
 
 
 def link_and_read(target, folders):
@@ -463,7 +465,7 @@ def test_an_endless_loop_is_killed_and_the_server_lives_on(bundle, provider):
         episode, code = server.open(seed=1), textwrap.dedent(inspect.getsource(loop))
         start = time.monotonic()
         result = episode.call("attack", {"code": code, "name": "loop", "arguments": {}})
-        assert 0.5 < time.monotonic() - start < 3
+        assert 0.5 < time.monotonic() - start < 10
         assert (result.error_code, result.fault) == ("timeout", "environment")
         with pytest.raises(InfrastructureError, match="did not end"):
             episode.call("search_books", {"genre": "travel"})
@@ -567,7 +569,7 @@ def test_a_killed_parent_leaves_no_sandbox_behind(bundle, provider):
     tests = Path(__file__).parent
     run = subprocess.run(
         [sys.executable, "-c", HOST, str(tests), str(bundle), provider.name],
-        env={**os.environ, "PYTHONPATH": str(tests.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent), *sys.path])},
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,8 +2,11 @@
 
 import base64
 import hashlib
+import json
+import random
 import re
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -103,7 +106,7 @@ def test_values_are_those_of_the_source(flights):
 
 def test_the_sample_evens_out_skewed_groups():
     rows = [{"kind": "common"}] * 900 + [{"kind": "rare"}] * 100
-    drawn = mining.sample(rows, 40, "kind", __import__("random").Random(0))
+    drawn = mining.sample(rows, 40, "kind", random.Random(0))
     assert len(drawn) == 40
     assert sum(r["kind"] == "rare" for r in drawn) == 10  # root of 100 : root of 900 = 1 : 3
 
@@ -149,10 +152,8 @@ def test_share_alike_and_unclear_licenses_are_kept_out():
 
 
 def test_bokeh_licenses_are_the_recorded_ones():
-    import json
-
     file = next(f for f in metadata.files("bokeh-sampledata") or [] if f.name == "datasets.json")
-    inventory = json.loads(file.locate().read_text("utf-8"))["datasets"]
+    inventory = json.loads(Path(str(file.locate())).read_text("utf-8"))["datasets"]
     stated = {name: d["recorded_license"] for d in inventory for name in d["files"]}
     for source in corpus.catalogue().values():
         if source.package == "bokeh-sampledata":
@@ -206,7 +207,7 @@ def test_validate_refuses_repeated_keys_and_names(flights, column):
 
 
 def test_validate_refuses_empty_tables_and_missing_provenance(flights):
-    with pytest.raises(EnvironmentFault, match="airlines: the table is empty"):
-        mining.validate(flights.model_copy(update={"rows": {**flights.rows, "airlines": []}}))
+    with pytest.raises(EnvironmentFault, match="flights: the table is empty"):
+        mining.validate(flights.model_copy(update={"rows": {**flights.rows, "flights": []}}))
     with pytest.raises(EnvironmentFault, match="destinations: no provenance"):
         mining.validate(flights.model_copy(update={"provenance": flights.provenance[:-1]}))

@@ -35,6 +35,11 @@ VERIFY_ANSWER = """\
 """
 
 
+def names(*tables: str) -> str:
+    """Source of a set of table names, in a fixed order."""
+    return "{" + ", ".join(repr(t) for t in sorted(tables)) + "}"
+
+
 @dataclass
 class Desk:
     """The tools and tables at hand for writing programs, and the rng."""
@@ -134,7 +139,7 @@ def cancel_all(d: Desk) -> ProgramDraft | None:
         + f"    touched = {{r[{pk!r}] for r in lines if r['status'] == {status!r}}}\n"
         f"    expected = sum(r[{q!r}] for r in lines if r['status'] == {status!r})\n"
         + VERIFY_ANSWER + d.verify_status(d.workflow[3])
-        + VERIFY_STATE.format(allowed={d.ledger.name, d.stock.name})
+        + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label)
     return ProgramDraft(instruction, solution, verify, "loop:cancel_all", loop=True, aggregate=True, given=(who,))
@@ -178,7 +183,7 @@ def branch_cancel(d: Desk) -> ProgramDraft | None:
         f'        checks.append(("one new line", len(new) == 1 and new[0][{d.q.name!r}] == {n}, str(new)))\n'
         f"    stock = next(r[{d.left!r}] for r in final.rows({d.stock.name!r}) if r[{d.key!r}] == {row[d.key]!r})\n"
         f'    checks.append(("stock follows", stock == expected, f"{{stock}}, expected {{expected}}"))\n'
-        + VERIFY_STATE.format(allowed={d.ledger.name, d.stock.name})
+        + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     article = text.format(s=status, u=d.ledger.singular, w=who, q=d.q.label, n=n)
     return ProgramDraft(article, solution, verify, "branch:cancel_or_create", branch=True, given=(who, n))
@@ -230,10 +235,10 @@ def compare(d: Desk) -> ProgramDraft | None:
         "Which is {h}, the {m} of {a} or that of {b}? Answer with the value.",
     ))  # fmt: skip
     p, tool = d.param("find", "name"), d.tool("find")
-    names = [a[d.name.name], b[d.name.name]]
+    both = [a[d.name.name], b[d.name.name]]
     solution = (
         "def solve(call):\n    values = []\n"
-        f"    for name in {names!r}:\n        values.append(call({tool!r}, {p}=name)[{m.name!r}])\n"
+        f"    for name in {both!r}:\n        values.append(call({tool!r}, {p}=name)[{m.name!r}])\n"
         f"    return {op}(values)\n"
     )
     verify = (
@@ -241,8 +246,8 @@ def compare(d: Desk) -> ProgramDraft | None:
         + f"    values = [r[{m.name!r}] for r in initial.rows({d.main.name!r}) if r[{d.key!r}] in {[a[d.key], b[d.key]]!r}]\n"
         f"    expected = {op}(values)\n" + VERIFY_ANSWER + VERIFY_STATE.format(allowed="set()")
     )
-    instruction = text.format(a=names[0], b=names[1], h=word, m=m.label)
-    return ProgramDraft(instruction, solution, verify, "loop:compare", loop=True, branch=True, aggregate=True, given=tuple(names))
+    instruction = text.format(a=both[0], b=both[1], h=word, m=m.label)
+    return ProgramDraft(instruction, solution, verify, "loop:compare", loop=True, branch=True, aggregate=True, given=tuple(both))
 
 
 def level_stock(d: Desk) -> ProgramDraft | None:
@@ -279,11 +284,11 @@ def level_stock(d: Desk) -> ProgramDraft | None:
         f'    checks.append(("taker", after[taker] == before[taker] + {n}, str(after[taker])))\n'
         f"    others = [k for k in before if k not in (one, two) and before[k] != after.get(k)]\n"
         f'    checks.append(("other stocks as before", not others, str(others)))\n'
-        + VERIFY_STATE.format(allowed={d.stock.name})
+        + VERIFY_STATE.format(allowed=names(d.stock.name))
     )  # fmt: skip
-    names = (a[d.name.name], b[d.name.name])
-    instruction = text.format(a=names[0], b=names[1], q=d.q.label, n=n)
-    return ProgramDraft(instruction, solution, verify, "branch:level_stock", branch=True, aggregate=True, given=(*names, n))
+    both = (a[d.name.name], b[d.name.name])
+    instruction = text.format(a=both[0], b=both[1], q=d.q.label, n=n)
+    return ProgramDraft(instruction, solution, verify, "branch:level_stock", branch=True, aggregate=True, given=(*both, n))
 
 
 def confirm_smallest(d: Desk) -> ProgramDraft | None:
@@ -314,7 +319,7 @@ def confirm_smallest(d: Desk) -> ProgramDraft | None:
         + f"    waiting = [r for r in lines if r['status'] == {status!r}]\n"
         f"    smallest = min(waiting, key=lambda r: r[{q!r}])\n    touched = {{smallest[{pk!r}]}}\n"
         f"    expected = smallest[{q!r}]\n" + VERIFY_ANSWER + d.verify_status(d.workflow[1])
-        + VERIFY_STATE.format(allowed={d.ledger.name})
+        + VERIFY_STATE.format(allowed=names(d.ledger.name))
     )  # fmt: skip
     instruction = text.format(s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label, t=d.workflow[1])
     return ProgramDraft(instruction, solution, verify, "aggregate:confirm_smallest", aggregate=True, given=(who, d.workflow[1]))
@@ -326,7 +331,7 @@ def create_each(d: Desk) -> ProgramDraft | None:
     if not d.has("find", "create") or len(pair) < 2:
         return None
     n = d.rng.randint(1, 3)
-    names = [r[d.name.name] for r in pair]
+    both = [r[d.name.name] for r in pair]
     keys = [r[d.key] for r in pair]
     text = d.rng.choice((
         "Make a {u} of {n} {q} for each of {a} and {b}. How many {q} are left at the two together?",
@@ -348,10 +353,10 @@ def create_each(d: Desk) -> ProgramDraft | None:
         f'    checks.append(("sizes", all(r[{d.q.name!r}] == {n} for r in new), str(new)))\n'
         f"    gone = len(known) + len(new) != len(final.rows({d.ledger.name!r}))\n"
         f'    checks.append(("no line lost", not gone, ""))\n'
-        + VERIFY_STATE.format(allowed={d.ledger.name, d.stock.name})
+        + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
-    instruction = text.format(u=d.ledger.singular, n=n, q=d.q.label, a=names[0], b=names[1])
-    return ProgramDraft(instruction, solution, verify, "loop:create_each", loop=True, aggregate=True, given=(*names, n))
+    instruction = text.format(u=d.ledger.singular, n=n, q=d.q.label, a=both[0], b=both[1])
+    return ProgramDraft(instruction, solution, verify, "loop:create_each", loop=True, aggregate=True, given=(*both, n))
 
 
 def guarded_create(d: Desk) -> ProgramDraft | None:
@@ -379,7 +384,7 @@ def guarded_create(d: Desk) -> ProgramDraft | None:
         f"    new = [r for r in final.rows({d.ledger.name!r}) if r[{d.ledger.primary_key!r}] not in known]\n"
         f"    fits = [r[{d.key!r}] == {row[d.key]!r} and r[{d.q.name!r}] == {n} for r in new]\n"
         f'    checks.append(("lines", len(new) == (1 if wanted else 0) and all(fits), str(new)))\n'
-        + VERIFY_STATE.format(allowed={d.ledger.name, d.stock.name})
+        + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(w=who, k=bar, q=d.q.label, u=d.ledger.singular, n=n)
     return ProgramDraft(instruction, solution, verify, "branch:guarded_create", branch=True, given=(who, n, bar))

@@ -1,0 +1,147 @@
+"""``agent-world synth ...`` and ``agent-world tasks``: the pipelines of beam_jobs over a run folder.
+
+Options that are not listed go to Beam, which refuses those that it doesn't know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from arena.cli_options import Author, AuthorOption, Json, Run, Seed, ThemesFile, author_name
+
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}  # Beam's options
+
+synth_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make environments: databases from real tables, then tools that pass their tests.\n\n\b\nExamples:\n"
+    "  agent-world synth mine RUN             real tables, cleaned and linked\n"
+    "  agent-world synth complexify RUN       the same, with richer tables on top\n"
+    "  agent-world synth tools RUN            tools with tests, checked in the sandbox",
+)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def mine(
+    context: typer.Context,
+    run: Run,
+    themes: ThemesFile = None,
+    seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    json: Json = False,
+) -> int:
+    """Mine databases from real tables.
+
+    One a theme; finished ones are not mined again.
+
+    \b
+    Examples:
+      agent-world synth mine RUN
+      agent-world synth mine RUN --themes my_themes.jsonl --seed 3
+      agent-world synth mine RUN --runner=DirectRunner --direct_num_workers=2
+    Options that are not listed here go to Beam.
+    """
+    return _mine(run, themes, seed, 0, author, context.args, json)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def complexify(
+    context: typer.Context,
+    run: Run,
+    themes: ThemesFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often tables are added (the paper: 2).")] = 2,
+    seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    json: Json = False,
+) -> int:
+    """Mine, and add richer tables on top.
+
+    Accounts, ledgers, limits and aggregates, derived from the real rows. Replaces a plainly mined database.
+
+    \b
+    Examples:
+      agent-world synth complexify RUN
+      agent-world synth complexify RUN --rounds 3
+    Options that are not listed here go to Beam.
+    """
+    return _mine(run, themes, seed, rounds, author, context.args, json)
+
+
+def _mine(
+    run: Path, file: Path | None, seed: int, rounds: int, author: Author, beam: Sequence[str], json: bool
+) -> int:
+    from arena.commands import bar, finish_stage, load_themes
+    from beam_jobs import mine as job
+
+    name = author_name(author)
+    with bar("databases") as progress:
+        found = load_themes(file, None if file else "demo")
+        summary = job.run(run, found, seed=seed, rounds=rounds, author=name, options=beam, progress=progress)
+    return finish_stage(run, summary, json)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def tools(
+    context: typer.Context,
+    run: Run,
+    themes: ThemesFile = None,
+    seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    json: Json = False,
+) -> int:
+    """Write tools, test them, keep what passes.
+
+    8 to 15 tools a database, each with unit tests that run in the sandbox.
+
+    \b
+    Examples:
+      agent-world synth tools RUN
+      agent-world check RUN/bundles/*
+    Options that are not listed here go to Beam.
+    """
+    from arena.commands import bar, finish_stage, load_themes
+    from beam_jobs import validate as job
+
+    name = author_name(author)
+    with bar("environments") as progress:
+        found = load_themes(themes, None if themes else "demo")
+        summary = job.run(run, found, seed=seed, author=name, options=context.args, progress=progress)
+    return finish_stage(run, summary, json)
+
+
+def tasks(
+    context: typer.Context,
+    run: Run,
+    tag: Annotated[str, typer.Option(help="Names the files: train, heldout, evolve1, ...")] = "train",
+    count: Annotated[int, typer.Option(min=1, help="Tasks to draft for each environment.")] = 20,
+    env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="A request file of 'agent-world evolve' instead of --count and --env.")
+    ] = None,
+    seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    json: Json = False,
+) -> int:
+    """Write verified tasks over environments.
+
+    Half of them by the graph route (chains of calls), half by the program route (solutions with loops).
+
+    \b
+    Examples:
+      agent-world tasks RUN --count 40
+      agent-world tasks RUN --tag heldout --env airport_slots --seed 7
+      agent-world tasks RUN --tag evolve1 --requests RUN/arena/01-after-grpo/requests.jsonl
+    Options that are not listed here go to Beam.
+    """
+    from arena.commands import bar, finish_stage, task_orders
+    from beam_jobs import synthesize as job
+
+    name = author_name(author)
+    orders = task_orders(run, count, env or [], requests, seed)
+    with bar("tasks") as progress:
+        summary = job.run(run, orders, tag=tag, author=name, options=context.args, progress=progress)
+    return finish_stage(run, summary, json)

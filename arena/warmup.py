@@ -1,0 +1,47 @@
+"""Examples for the cold start: verified scripted episodes as tokens.
+
+Comes from ``RUN/solutions/<env>.<tag>.jsonl`` (the attempts that passed the 2-of-5 filter; made by
+beam_jobs). Each is replayed in the sandbox, so that what the policy learns to read are real results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from model.tokens import ChatTemplate
+from rl.batch import Sample, text_sample
+from rl.data import scripted_episode
+from rl.pool import EnvPool
+from synth.types import Task, ToolStep
+
+
+def solved_examples(
+    root: Path,
+    tag: str,
+    tasks: Mapping[str, Task],
+    pool: EnvPool,
+    template: ChatTemplate,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[Sample]:
+    """One example a task: the first attempt on file, which makes the gold calls.
+
+    Returns:
+        Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in order of task ids.
+    """
+    first: dict[str, dict] = {}
+    for path in sorted(root.glob(f"solutions/*.{tag}.jsonl")):
+        for line in path.read_text().splitlines():
+            attempt = json.loads(line)
+            first.setdefault(attempt["task_id"], attempt)
+    chosen = [first[task_id] for task_id in sorted(first) if task_id in tasks]
+    examples = []
+    for number, attempt in enumerate(chosen, start=1):
+        task = tasks[attempt["task_id"]]
+        calls = [ToolStep(**call) for call in attempt["calls"]]
+        episode = scripted_episode(pool.server(task.env_id), template, task, calls, attempt["answer"])
+        examples.append(text_sample(episode.ids, episode.weights(0.0)))
+        if progress:
+            progress(number, len(chosen), task.env_id)
+    return examples

@@ -1,0 +1,105 @@
+"""A pool of live environments: one warm sandbox server a bundle, and one for verifiers.
+
+In: where the bundles lie. Out: open episodes for :mod:`rl.rollout`. Servers start when first needed
+and are started anew once when they die; they end with the pool.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from synth.env.bundle import Bundle, read_bundle
+from synth.env.episode import EnvServer, Episode, VerifierServer
+from synth.env.sandbox import Limits, Provider, pick_provider
+from synth.errors import CallerError, InfrastructureError
+from synth.types import Task
+
+
+class EnvPool:
+    """Environments by id; a context manager, and safe to use from several threads.
+
+    Args:
+        bundles: env_id -> folder of the bundle.
+        provider: isolation; by default the strongest that works here.
+        limits: limits of every episode.
+    """
+
+    def __init__(
+        self,
+        bundles: Mapping[str, str | Path],
+        provider: Provider | None = None,
+        limits: Limits | None = None,
+    ):
+        self._paths = {env_id: Path(path) for env_id, path in bundles.items()}
+        self._provider = provider or pick_provider()
+        self._limits = limits
+        self._bundles: dict[str, Bundle] = {}
+        self._servers: dict[str, EnvServer] = {}
+        self._lock = threading.Lock()
+        self.verifier = VerifierServer(self._provider)
+
+    def server(self, env_id: str) -> EnvServer:
+        """The live server of an environment.
+
+        Raises:
+            CallerError: the pool has no such environment, or its bundle is damaged.
+            InfrastructureError: its sandbox doesn't start.
+        """
+        with self._lock:
+            server = self._servers.get(env_id)
+            if server is not None and server.alive:
+                return server
+            if server is not None:
+                server.close()
+            path = self._path(env_id)
+            self._servers[env_id] = EnvServer(path, provider=self._provider, limits=self._limits)
+            return self._servers[env_id]
+
+    def bundle(self, env_id: str) -> Bundle:
+        """An environment at rest; raises CallerError as :meth:`server` does."""
+        with self._lock:
+            if env_id not in self._bundles:
+                self._bundles[env_id] = read_bundle(self._path(env_id))
+            return self._bundles[env_id]
+
+    def _path(self, env_id: str) -> Path:
+        if env_id not in self._paths:
+            raise CallerError(f"environment {env_id}: no bundle of that name; add it to the pool")
+        return self._paths[env_id]
+
+    def open(self, task: Task) -> Episode:
+        """A fresh episode of a task: its environment's state and clock, the task's seed (rule 8).
+
+        Raises:
+            CallerError: the task was made for another version of the environment.
+            InfrastructureError: the sandbox failed twice.
+        """
+        digest = self.bundle(task.env_id).manifest.digest
+        if digest != task.env_digest:
+            raise CallerError(
+                f"task {task.id}: made for environment {task.env_digest[:12]}, "
+                f"the bundle {task.env_id} is {digest[:12]}; make the tasks again"
+            )
+        server = self.server(task.env_id)
+        try:
+            return server.open(task.seed)
+        except InfrastructureError:
+            if server.alive:
+                raise
+            return self.server(task.env_id).open(task.seed)
+
+    def close(self) -> None:
+        """End all sandboxes."""
+        with self._lock:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+        self.verifier.close()
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,182 @@
+"""The forward pass: shapes of the house, packing, rotary positions, and the way to disk and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from model import hf
+from model.config import ModelConfig
+from model.layers import rope_angles, rotate
+from model.transformer import TokenBatch, Transformer, init_params, make_graphdef, token_logprobs
+
+TOLERANCE = 1e-5  # rule 3 and rule 4 of the house
+
+
+def score(config, params, segments: list[list[int]], length: int):
+    """Log-probabilities and entropies of sequences packed into one row."""
+    row = [(t, p, s + 1) for s, ids in enumerate(segments) for p, t in enumerate(ids)]
+    row += [(0, 0, 0)] * (length - len(row))
+    batch = TokenBatch(*(jnp.asarray(column)[None] for column in zip(*row, strict=True)))
+    logp, entropy = jax.jit(token_logprobs, static_argnums=0)(make_graphdef(config), params, batch)
+    return np.asarray(logp[0]), np.asarray(entropy[0])
+
+
+def sequences(*lengths):
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 500, n).tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("length", [100, 320], ids=["one chunk", "several chunks"])
+def test_packed_equals_unpacked(config, params, length):
+    a, b = sequences(length // 2, length // 3)
+    packed, entropy = score(config, params, [a, b], length)
+    for ids, start in ((a, 0), (b, len(a))):
+        alone, alone_entropy = score(config, params, [ids], length)
+        here = slice(start, start + len(ids))
+        np.testing.assert_allclose(packed[here], alone[: len(ids)], atol=TOLERANCE)
+        np.testing.assert_allclose(entropy[here], alone_entropy[: len(ids)], atol=TOLERANCE)
+
+
+def test_entries_without_a_next_token_are_zero(config, params):
+    a, b = sequences(5, 4)
+    logp, entropy = score(config, params, [a, b], 16)
+    ends = [4, 8, *range(9, 16)]
+    assert not logp[ends].any()
+    assert not entropy[ends].any()
+    assert (np.delete(logp, ends) < 0).all()
+    assert (np.delete(entropy, ends) > 0).all()
+
+
+def test_later_tokens_change_nothing_before(config, params):
+    (ids,) = sequences(200)
+    other = [*ids[:150], *(7 for _ in ids[150:])]
+    np.testing.assert_array_equal(
+        score(config, params, [ids], 200)[0][:149], score(config, params, [other], 200)[0][:149]
+    )
+
+
+def test_chunks_give_the_gradient_of_plain_attention(config, params, monkeypatch):
+    def loss(params):
+        (ids,) = sequences(300)
+        ones = jnp.ones((1, 300), jnp.int32)
+        batch = TokenBatch(jnp.asarray(ids)[None], jnp.arange(300)[None], ones)
+        return -token_logprobs(make_graphdef(config), params, batch)[0].mean()
+
+    chunked = jax.jit(jax.grad(loss))(params)
+    monkeypatch.setattr("model.attention.CHUNK", 1000)
+    plain = jax.jit(jax.grad(loss))(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), chunked, plain)
+
+
+def test_rotary_positions_are_relative_and_in_halves():
+    x = jax.random.normal(jax.random.key(0), (1, 1, 2, 8))
+    q, k = x[:, :, :1], x[:, :, 1:]
+
+    def product(i, j):
+        turn = [rope_angles(jnp.array([[p]]), 8, 10_000.0) for p in (i, j)]
+        return float(jnp.sum(rotate(q, *turn[0]) * rotate(k, *turn[1])))
+
+    assert product(5, 3) == pytest.approx(product(105, 103), abs=1e-4)
+    assert product(5, 3) != pytest.approx(product(5, 4), abs=1e-2)
+    # Hugging Face: x * cos + rotate_half(x) * sin, rotate_half = (-second half, first half)
+    cos, sin = (jnp.concatenate([part, part], -1) for part in rope_angles(jnp.array([[7]]), 8, 10_000.0))
+    half = jnp.concatenate([-x[..., 4:], x[..., :4]], -1)
+    np.testing.assert_allclose(rotate(x, *rope_angles(jnp.array([[7]]), 8, 10_000.0)), x * cos + half * sin)
+
+
+def test_the_parameter_count_is_the_models():
+    for config in (ModelConfig(), ModelConfig(tie_embeddings=False, qk_norm=False, n_layers=1)):
+        shapes = nnx.state(nnx.eval_shape(lambda c=config: Transformer(c, nnx.Rngs(0))))
+        assert sum(x.size for x in jax.tree.leaves(shapes)) == config.parameters
+    assert 1.4e6 < ModelConfig().parameters < 1.6e6
+
+
+def test_a_policy_read_back_is_the_same(config, params, tokenizer, tmp_path):
+    hf.save_policy(tmp_path / "policy", config, params, tokenizer)
+    config2, params2, tokenizer2 = hf.load_policy(tmp_path / "policy")
+    assert config2 == config
+    assert tokenizer2.encode("France") == tokenizer.encode("France")
+    assert jax.tree.structure(params2) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, params2, params)
+    assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_names_and_layout_are_hugging_faces(config, params, tokenizer, tmp_path):
+    from safetensors.numpy import load_file
+
+    hf.save_policy(tmp_path / "policy", config, params, tokenizer, dtype="bfloat16")
+    tensors = load_file(tmp_path / "policy" / "model.safetensors")
+    assert tensors["model.layers.1.self_attn.k_proj.weight"].shape == (16, 32)
+    assert tensors["model.layers.0.mlp.down_proj.weight"].shape == (32, 64)
+    assert "lm_head.weight" not in tensors, "embeddings are tied"
+    assert {t.dtype.name for t in tensors.values()} == {"bfloat16"}
+    body = json.loads((tmp_path / "policy" / "config.json").read_text())
+    assert (body["model_type"], body["num_key_value_heads"], body["hidden_size"]) == ("qwen3", 2, 32)
+    _, rounded, _ = hf.load_policy(tmp_path / "policy")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2**-8), rounded, params)
+
+
+def test_an_interrupted_save_leaves_the_old_policy(config, params, tokenizer, tmp_path, monkeypatch):
+    target = tmp_path / "policy"
+    hf.save_policy(target, config, params, tokenizer)
+    monkeypatch.setattr(hf, "save_file", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        hf.save_policy(target, config, init_params(config, 1), tokenizer)
+    jax.tree.map(np.testing.assert_array_equal, hf.load_policy(target)[1], params)
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"], "no half-written folder stays"
+
+
+def test_an_existing_policy_is_replaced(config, params, tokenizer, tmp_path):
+    new = init_params(config, 1)
+    hf.save_policy(tmp_path / "policy", config, params, tokenizer)
+    hf.save_policy(tmp_path / "policy", config, new, tokenizer)
+    jax.tree.map(np.testing.assert_array_equal, hf.load_policy(tmp_path / "policy")[1], new)
+
+
+def test_weights_that_do_not_fit_the_config_are_named(config, params, tokenizer, tmp_path):
+    hf.save_policy(tmp_path / "policy", config, params, tokenizer)
+    file = tmp_path / "policy" / "config.json"
+    file.write_text(file.read_text().replace('"intermediate_size": 64', '"intermediate_size": 32'))
+    with pytest.raises(ValueError, match=r"mlp\.down_proj\.weight"):
+        hf.load_policy(tmp_path / "policy")
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from model.config import ModelConfig
+from model.sharding import make_mesh, shard_batch, shard_params
+from model.transformer import TokenBatch, init_params, make_graphdef, token_logprobs
+
+config = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=64)
+params = init_params(config, 0)
+mesh = make_mesh(data=2, fsdp=2, tensor=2)
+tokens = jax.random.randint(jax.random.key(1), (8, 32), 0, 64)
+batch = TokenBatch(tokens, jnp.broadcast_to(jnp.arange(32), (8, 32)), jnp.ones((8, 32), jnp.int32))
+score = jax.jit(token_logprobs, static_argnums=0)
+whole = score(make_graphdef(config), params, batch)
+cut = score(make_graphdef(config), shard_params(mesh, params), shard_batch(mesh, batch))
+assert len(cut[0].sharding.device_set) == 8, cut[0].sharding
+np.testing.assert_allclose(cut, whole, atol=1e-5)
+kernel = shard_params(mesh, params)["layers"][0]["mlp"]["up"]["kernel"][...]
+assert kernel.addressable_shards[0].data.shape == (16, 32), kernel.sharding
+"""
+
+
+def test_a_mesh_of_eight_devices_gives_the_same_numbers():
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
