@@ -11,7 +11,7 @@ MADE := $(VENV)/.made-$(notdir $(PYTHON))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test lint test-slow bench clean
+.PHONY: help demo install test lint test-slow clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,9 +33,6 @@ lint: $(VENV)/.test ## ruff, pyright and import-linter
 
 test-slow: $(VENV)/.test ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600
-
-bench: $(VENV)/.base ## what is measured: speed of the joints
-	@$(BIN)/agent-world bench
 
 clean: ## remove the virtual environment and the tools' caches (runs stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

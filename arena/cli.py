@@ -72,6 +72,28 @@ def demo(
 
 
 @app.command()
+def pretrain(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where corpus, checkpoints and policy go.")],
+    environments: Annotated[int, typer.Option(min=1, help="Environments a theme.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 8,192 tokens.")] = 1400,
+    seed: Seed = 0,
+) -> int:
+    """Make a base policy from scratch.
+
+    Synthesizes environments from the themes that are never measured on, replays their tasks in the sandbox,
+    learns a tokenizer and trains a small model with a growing tool list. A killed run goes on.
+
+    \b
+    Examples:
+      agent-world pretrain runs/base
+      agent-world pretrain runs/quick --environments 1 --steps 50
+    """
+    from rl.pretrain import run_pretrain
+
+    return run_pretrain(out, environments=environments, steps=steps, seed=seed)
+
+
+@app.command()
 def themes(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Themes (JSONL); without it our own.")

@@ -81,10 +81,10 @@ class Checkpoints:
         step = self.latest_step()
         if step is None:
             return None
-        abstract = jax.tree.map(_shape_of, _plain(like))
+        abstract = {path: _shape_of(leaf) for path, leaf in _plain(like).items()}
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), meta=ocp.args.JsonRestore())
         saved = self._manager.restore(step, args=args)
-        leaves = [saved["state"][key] for key in abstract]
+        leaves = [saved["state"][key] for key in _plain(like)]  # in the order of the structure's leaves
         return Restored(step, jax.tree.unflatten(jax.tree.structure(like), leaves), saved["meta"])
 
     def close(self) -> None:

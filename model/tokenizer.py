@@ -7,7 +7,7 @@ there are two kinds of added tokens:
   them; the same characters inside a text are encoded as plain characters, so that a tool's
   output cannot end a turn.
 * scaffolds: long, frequent runs of the template's JSON, one token each, matched in any text.
-  They carry no information of their own and make a tool list about four times shorter (measured
+  They carry no information of their own and make a tool list about 3.5 times shorter (measured
   in the README).
 
 Words: lower-case words and ``_words`` carry what stands before them; capitalised words, codes and

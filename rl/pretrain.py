@@ -24,12 +24,14 @@ import numpy as np
 from flax import nnx
 
 from model.config import ModelConfig
-from model.tokens import ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
-from rl.batch import Batch, Sample, empty, pack
-from rl.corpus import Record, read_corpus, thin_tools
+from model.tokens import Call, ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
+from rl.batch import Batch, Sample, empty, pack, text_sample
+from rl.corpus import Record, build_corpus, read_corpus, thin_tools
 from rl.learner import OptimizerConfig, init_state, make_optimizer
 from rl.policy import Policy
+from rl.renaming import Renamer
 from rl.sft import make_lm_step
+from synth.themes import builtin
 
 OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
 OPTIMIZER = OptimizerConfig(  # ours, for models of 1 to 2 million parameters
@@ -55,26 +57,15 @@ def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Samp
     ids = list(template.prompt(tools, record.instruction))
     weights = [OTHER_WEIGHT] * len(ids)
 
-    def say(text: str) -> None:
-        new = template.assistant(text)
+    def add(new: list[int], weight: float) -> None:
         ids.extend(new)
-        weights.extend([1.0] * len(new))
+        weights.extend([weight] * len(new))
 
     for call, observation in zip(record.calls, record.observations, strict=True):
-        say(call_text(_Call(call["tool"], call["arguments"])))
-        new = template.observation(observation)
-        ids.extend(new)
-        weights.extend([OTHER_WEIGHT] * len(new))
-    say(answer_text(record.answer))
-    zeros = np.zeros(len(ids), np.float32)
-    return Sample(
-        ids=np.asarray(ids), weights=np.asarray(weights, np.float32), logprobs=zeros, advantages=zeros
-    )
-
-
-class _Call:
-    def __init__(self, tool: str, arguments: dict):
-        self.tool, self.arguments = tool, arguments
+        add(template.assistant(Call(call["tool"], call["arguments"])), 1.0)
+        add(template.observation(observation), OTHER_WEIGHT)
+    add(template.answer(record.answer), 1.0)
+    return text_sample(ids, weights)
 
 
 def corpus_texts(records: Sequence[Record]) -> list[str]:
@@ -87,7 +78,7 @@ def corpus_texts(records: Sequence[Record]) -> list[str]:
                 seen.add(line)
                 texts.append(line)
         texts += [r.instruction, *r.observations, answer_text(r.answer)]
-        texts += [call_text(_Call(c["tool"], c["arguments"])) for c in r.calls]
+        texts += [call_text(Call(c["tool"], c["arguments"])) for c in r.calls]
     return texts
 
 
@@ -145,6 +136,7 @@ class Feed:
         for record in records:
             self.of_env.setdefault(record.env_id, []).append(record)
         self.envs = sorted(self.of_env)
+        self.renamer = Renamer(records)
 
     def batch(self, step: int, progress: float) -> Batch:
         rng = random.Random(f"{self.seed}:{step}")
@@ -167,14 +159,14 @@ class Feed:
         return Batch(*(np.concatenate(pair) for pair in zip(chosen, padding, strict=True)))
 
     def single(self, rng: random.Random, most: int) -> Sample:
-        record = rng.choice(self.records)
+        record = self.renamer.rename([rng.choice(self.records)], rng)[0]
         limit = most if rng.random() < 0.8 else rng.randint(1, most)
         return sample_of(record, thin_tools(record.tools, record.needed, limit, rng), self.template)
 
     def family(self, rng: random.Random, most: int, step: int, number: int) -> list[Sample]:
         """Episodes of one environment behind one tool list."""
         pile = self.of_env[rng.choice(self.envs)]
-        records = rng.sample(pile, min(TOGETHER, len(pile)))
+        records = self.renamer.rename(rng.sample(pile, min(TOGETHER, len(pile))), rng)
         needed = sorted({name for r in records for name in r.needed})
         tools = thin_tools(
             records[0].tools, needed, rng.randint(min(most, len(needed)), max(most, len(needed))), rng
@@ -202,8 +194,10 @@ def pretrain(
     train, held = split_records(read_corpus(corpus))
     log(f"{len(train)} training and {len(held)} held-out episodes")
     if not (out / "tokenizer.json").exists():
-        picked = random.Random(seed).sample(train, min(len(train), 6000))
-        train_tokenizer(corpus_texts(picked), vocab_size, out)
+        rng, renamer = random.Random(seed), Renamer(train)
+        picked = rng.sample(train, min(len(train), 3000))
+        renamed = [renamer.rename([record], rng)[0] for record in picked]
+        train_tokenizer(corpus_texts([*picked, *renamed]), vocab_size, out)
     tokenizer = Tokenizer.load(out)
     template = ChatTemplate(tokenizer)
     config = base_config(vocab_size)
@@ -241,3 +235,23 @@ def pretrain(
             temporary.write_bytes(pickle.dumps((step + 1, jax.device_get(state))))
             temporary.rename(state_file)
             policy.with_params(state.params, 0).save(out / "policy", dtype="bfloat16")
+
+
+def run_pretrain(
+    out: Path, *, environments: int = 5, steps: int = 1400, seed: int = 0, workers: int = 2,
+    log: Callable[[str], None] = print,
+) -> int:  # fmt: skip
+    """``agent-world pretrain``: build the corpus below ``out`` where it is missing, then train.
+
+    Args:
+        environments: seeds a theme of the ``pretrain`` split, each one environment.
+
+    Returns:
+        0; the policy lies in ``out/policy``.
+    """
+    themes = builtin("pretrain")
+    for line in build_corpus(themes, range(1, environments + 1), out / "corpus", workers=workers):
+        log(line)
+    pretrain(out / "corpus", out, steps=steps, seed=seed, log=log)
+    log(f"policy: {out / 'policy'}")
+    return 0

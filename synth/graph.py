@@ -49,7 +49,9 @@ def build_graph(tools: Sequence[Tool], tables: Sequence[Table]) -> ToolGraph:
                 continue
             required = set(target.input_schema.get("required", []))
             strong = tuple(
-                l for l in links if l.parameter in required and target.meta["inputs"][l.parameter] in opaque
+                link
+                for link in links
+                if link.parameter in required and target.meta["inputs"][link.parameter] in opaque
             )
             kind = "strong" if strong else "weak"
             edges.append(

@@ -72,7 +72,9 @@ class Walk:
         ]  # fmt: skip
         chain = [self.rng.choice(free or list(self.graph.nodes))]
         while len(chain) < length:
-            options = [(t, d["weight"]) for _, t, d in self.graph.out_edges(chain[-1], data=True) if t not in chain]
+            options = [
+                (t, d["weight"]) for _, t, d in self.graph.out_edges(chain[-1], data=True) if t not in chain
+            ]
             if not options:
                 break
             chain.append(self.rng.choices([t for t, _ in options], [w for _, w in options])[0])
@@ -93,7 +95,9 @@ class Walk:
             done.append(Executed(ToolStep(tool=name, arguments=arguments), result.value, sources))
         return done
 
-    def arguments(self, name: str, done: list[Executed]) -> tuple[dict[str, Any], dict[str, tuple[int, str] | None]]:
+    def arguments(
+        self, name: str, done: list[Executed]
+    ) -> tuple[dict[str, Any], dict[str, tuple[int, str] | None]]:
         tool = self.world.tools[name]
         required = tool.input_schema.get("required", [])
         arguments: dict[str, Any] = {}
@@ -122,7 +126,7 @@ class Walk:
     def source(
         self, p: str, ref: str, op: str, done: list[Executed], sources: dict[str, Any]
     ) -> tuple[tuple[int, str], Any] | None:
-        """An earlier output that fills the parameter, the latest first; weak links are taken 7 times in 10."""
+        """An earlier output that fills the parameter, the latest first; 7 in 10 weak links are taken."""
         if op in ("amount", "order", "ge", "le") or not ref:
             return None
         if ref not in self.opaque and self.rng.random() > 0.7:
@@ -249,7 +253,9 @@ def _one(
         route="graph",
         instruction=worded.instruction,
         reference_answer=worded.answer,
-        verifier=Rubric(criteria=(*worded.criteria, Criterion(field="state", check="diff", expected=changed))),
+        verifier=Rubric(
+            criteria=(*worded.criteria, Criterion(field="state", check="diff", expected=changed))
+        ),
         chain=tuple(s.step for s in steps),
         difficulty=Difficulty(steps=len(steps), tools=len(set(chain)), writes=writes),
         changes_state=bool(changed),

@@ -43,7 +43,9 @@ def make_tasks(
         for attempt in range(count * ATTEMPTS):
             if len(tasks) == count:
                 break
-            rng = random.Random(f"program:{seed}:{bundle.manifest.digest}:{guide.id if guide else ''}:{attempt}")
+            rng = random.Random(
+                f"program:{seed}:{bundle.manifest.digest}:{guide.id if guide else ''}:{attempt}"
+            )
             draft = author.write_program(world, guide, rng)
             if draft is None:
                 note("no such program here")
@@ -68,8 +70,12 @@ def _run(
             note("program: " + (result.error or "no calls").split(":")[0])
             return None
         final = episode.snapshot()
-    gold = verifiers.run(draft.verifier, bundle.state, final, result.answer, manifest.tables, manifest.audit_tables)
-    idle = verifiers.run(draft.verifier, bundle.state, bundle.state, None, manifest.tables, manifest.audit_tables)
+    gold = verifiers.run(
+        draft.verifier, bundle.state, final, result.answer, manifest.tables, manifest.audit_tables
+    )
+    idle = verifiers.run(
+        draft.verifier, bundle.state, bundle.state, None, manifest.tables, manifest.audit_tables
+    )
     if not gold.passed or idle.passed:
         note("verifier: gold fails" if not gold.passed else "verifier: no-op passes")
         return None

@@ -180,3 +180,50 @@ def test_a_mesh_of_eight_devices_gives_the_same_numbers():
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_independent_forward_over_the_file_gives_the_same_numbers(config, params, tokenizer, tmp_path):
+    """Qwen3 as its paper and Hugging Face's names define it, in numpy, a token and a head at a time."""
+    from safetensors.numpy import load_file
+
+    hf.save_policy(tmp_path / "policy", config, params, tokenizer)
+    weights = load_file(tmp_path / "policy" / "model.safetensors")
+    (ids,) = sequences(9)
+    logits = numpy_qwen3(weights, ids, json.loads((tmp_path / "policy" / "config.json").read_text()))
+    model = nnx.merge(make_graphdef(config), params)
+    ours = model.logits(model(jnp.array([ids]), jnp.arange(9)[None], jnp.ones((1, 9), jnp.int32)))[0]
+    np.testing.assert_allclose(ours, logits, atol=1e-4)
+
+
+def numpy_qwen3(w, ids, c):
+    def norm(x, name):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + c["rms_norm_eps"]) * w[name]
+
+    def turn(x, position):
+        half = len(x) // 2
+        angle = position / c["rope_theta"] ** (np.arange(half) * 2 / len(x))
+        cos, sin = np.cos(angle), np.sin(angle)
+        return np.concatenate([x[:half] * cos - x[half:] * sin, x[half:] * cos + x[:half] * sin])
+
+    x = w["model.embed_tokens.weight"][ids]
+    heads, shared = c["num_attention_heads"], c["num_attention_heads"] // c["num_key_value_heads"]
+    for n in range(c["num_hidden_layers"]):
+        at = f"model.layers.{n}."
+        y = norm(x, at + "input_layernorm.weight")
+        q, k, v = (
+            (y @ w[f"{at}self_attn.{name}_proj.weight"].T).reshape(len(ids), -1, c["head_dim"])
+            for name in "qkv"
+        )
+        q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
+        out = np.zeros_like(q)
+        for t in range(len(ids)):
+            for h in range(heads):
+                keys = [turn(k[s, h // shared], s) for s in range(t + 1)]
+                scores = np.array(keys) @ turn(q[t, h], t) / np.sqrt(c["head_dim"])
+                share = np.exp(scores - scores.max())
+                out[t, h] = share / share.sum() @ v[: t + 1, h // shared]
+        x = x + out.reshape(len(ids), -1) @ w[at + "self_attn.o_proj.weight"].T
+        y = norm(x, at + "post_attention_layernorm.weight")
+        gate, up = y @ w[at + "mlp.gate_proj.weight"].T, y @ w[at + "mlp.up_proj.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
+    return norm(x, "model.norm.weight") @ w["model.embed_tokens.weight"].T

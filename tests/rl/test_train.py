@@ -157,9 +157,10 @@ def test_a_killed_run_goes_on_to_the_same_end(
     owner, moment, unbroken, half_trained, pool, tasks, run_dir, monkeypatch
 ):
     """Killed in its second step: before learning, before the metrics, before the checkpoint."""
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         kill_at_second_call(patch, owner, moment)
-        train_grpo(CONFIG, half_trained, tasks, pool, run_dir)
+        with pytest.raises(Killed):
+            train_grpo(CONFIG, half_trained, tasks, pool, run_dir)
     policy = train_grpo(CONFIG, half_trained, tasks, pool, run_dir)
     same(policy.params, unbroken[0].params)
     assert lines(run_dir) == lines(unbroken[1])

@@ -219,7 +219,10 @@ def create_cases(plan: Plan, rng: random.Random) -> list[ToolCase]:
         amount = arguments[plan.quantity]
         if amount > left or (most is not None and amount > most):
             cases.append(
-                ToolCase(arguments=arguments, error="not_enough" if most is None or amount <= most else "limit_exceeded")
+                ToolCase(
+                    arguments=arguments,
+                    error="not_enough" if most is None or amount <= most else "limit_exceeded",
+                )
             )
             continue
         expect = _line_result(plan, f"{prefix(plan)}-9001", amount, plan.workflow[0], left - amount)

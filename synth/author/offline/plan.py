@@ -106,7 +106,7 @@ def make_plan(db: Database, theme: Theme, rng: random.Random) -> Plan:
     measures = main.by_role("measure")[: rng.choice((2, 3))]
     shown = [c for c in main.columns if c in categories or c in measures]
     if rng.random() < 0.5:
-        shown += [c for c in main.by_role("date", "text")][:1]
+        shown += main.by_role("date", "text")[:1]
     children = [
         t for t in db.tables
         if t.kind == "mined" and any(fk.table == main.name for fk in t.foreign_keys) and len(db.rows[t.name]) > 3

@@ -49,14 +49,18 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.by_kind: dict[str, Tool] = {t.meta["kind"]: t for t in self.world.tools.values()}
-        self.ledger: Table = next(t for t in self.world.tables.values() if t.kind == "ledger" and t.by_role("status"))
-        self.stock: Table = next(t for t in self.world.tables.values() if t.kind == "ledger" and not t.by_role("status"))
+        self.ledger: Table = next(
+            t for t in self.world.tables.values() if t.kind == "ledger" and t.by_role("status")
+        )
+        self.stock: Table = next(
+            t for t in self.world.tables.values() if t.kind == "ledger" and not t.by_role("status")
+        )
         self.main: Table = self.world.tables[self.ledger.foreign_keys[0].table]
         self.name: Column = self.main.by_role("name")[0]
         self.key: str = self.main.primary_key
         self.q: Column = self.ledger.columns[2]
         self.left: str = self.stock.columns[2].name
-        self.workflow = self.ledger.column("status").values or ()
+        self.workflow: tuple[str, ...] = self.ledger.column("status").values or ()
 
     def has(self, *kinds: str) -> bool:
         return all(k in self.by_kind for k in kinds)
@@ -142,7 +146,9 @@ def cancel_all(d: Desk) -> ProgramDraft | None:
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label)
-    return ProgramDraft(instruction, solution, verify, "loop:cancel_all", loop=True, aggregate=True, given=(who,))
+    return ProgramDraft(
+        instruction, solution, verify, "loop:cancel_all", loop=True, aggregate=True, given=(who,)
+    )
 
 
 def branch_cancel(d: Desk) -> ProgramDraft | None:
@@ -214,12 +220,18 @@ def sum_lines(d: Desk) -> ProgramDraft | None:
         + VERIFY_ANSWER + VERIFY_STATE.format(allowed="set()")
     )  # fmt: skip
     instruction = text.format(s=status, us=d.ledger.plural, w=who, q=d.q.label)
-    return ProgramDraft(instruction, solution, verify, "aggregate:sum_lines", loop=True, aggregate=True, given=(who,))
+    return ProgramDraft(
+        instruction, solution, verify, "aggregate:sum_lines", loop=True, aggregate=True, given=(who,)
+    )
 
 
 def compare(d: Desk) -> ProgramDraft | None:
     """Branch over two look-ups: the larger or smaller of two values; reads only."""
-    measures = [m for m in d.main.by_role("measure") if "find" in d.by_kind and m.name in d.by_kind["find"].output_schema["properties"]]
+    measures = [
+        m
+        for m in d.main.by_role("measure")
+        if "find" in d.by_kind and m.name in d.by_kind["find"].output_schema["properties"]
+    ]
     pair = d.entities(2)
     if not measures or len(pair) < 2:
         return None
@@ -247,7 +259,16 @@ def compare(d: Desk) -> ProgramDraft | None:
         f"    expected = {op}(values)\n" + VERIFY_ANSWER + VERIFY_STATE.format(allowed="set()")
     )
     instruction = text.format(a=both[0], b=both[1], h=word, m=m.label)
-    return ProgramDraft(instruction, solution, verify, "loop:compare", loop=True, branch=True, aggregate=True, given=tuple(both))
+    return ProgramDraft(
+        instruction,
+        solution,
+        verify,
+        "loop:compare",
+        loop=True,
+        branch=True,
+        aggregate=True,
+        given=tuple(both),
+    )
 
 
 def level_stock(d: Desk) -> ProgramDraft | None:
@@ -288,7 +309,9 @@ def level_stock(d: Desk) -> ProgramDraft | None:
     )  # fmt: skip
     both = (a[d.name.name], b[d.name.name])
     instruction = text.format(a=both[0], b=both[1], q=d.q.label, n=n)
-    return ProgramDraft(instruction, solution, verify, "branch:level_stock", branch=True, aggregate=True, given=(*both, n))
+    return ProgramDraft(
+        instruction, solution, verify, "branch:level_stock", branch=True, aggregate=True, given=(*both, n)
+    )
 
 
 def confirm_smallest(d: Desk) -> ProgramDraft | None:
@@ -321,8 +344,17 @@ def confirm_smallest(d: Desk) -> ProgramDraft | None:
         f"    expected = smallest[{q!r}]\n" + VERIFY_ANSWER + d.verify_status(d.workflow[1])
         + VERIFY_STATE.format(allowed=names(d.ledger.name))
     )  # fmt: skip
-    instruction = text.format(s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label, t=d.workflow[1])
-    return ProgramDraft(instruction, solution, verify, "aggregate:confirm_smallest", aggregate=True, given=(who, d.workflow[1]))
+    instruction = text.format(
+        s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label, t=d.workflow[1]
+    )
+    return ProgramDraft(
+        instruction,
+        solution,
+        verify,
+        "aggregate:confirm_smallest",
+        aggregate=True,
+        given=(who, d.workflow[1]),
+    )
 
 
 def create_each(d: Desk) -> ProgramDraft | None:
@@ -356,7 +388,9 @@ def create_each(d: Desk) -> ProgramDraft | None:
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(u=d.ledger.singular, n=n, q=d.q.label, a=both[0], b=both[1])
-    return ProgramDraft(instruction, solution, verify, "loop:create_each", loop=True, aggregate=True, given=(*both, n))
+    return ProgramDraft(
+        instruction, solution, verify, "loop:create_each", loop=True, aggregate=True, given=(*both, n)
+    )
 
 
 def guarded_create(d: Desk) -> ProgramDraft | None:
@@ -387,7 +421,9 @@ def guarded_create(d: Desk) -> ProgramDraft | None:
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(w=who, k=bar, q=d.q.label, u=d.ledger.singular, n=n)
-    return ProgramDraft(instruction, solution, verify, "branch:guarded_create", branch=True, given=(who, n, bar))
+    return ProgramDraft(
+        instruction, solution, verify, "branch:guarded_create", branch=True, given=(who, n, bar)
+    )
 
 
 SHAPES: tuple[Callable[[Desk], ProgramDraft | None], ...] = (

@@ -100,14 +100,20 @@ def structure_round(db: Database, theme: Theme, rng: random.Random) -> Database:
     main = main_table(db.tables)
     category = category_column(main)
     if category is None:
-        return db.model_copy(update={"rounds": db.rounds + 1, "log": (*db.log, "nothing: no category column")})
+        return db.model_copy(
+            update={"rounds": db.rounds + 1, "log": (*db.log, "nothing: no category column")}
+        )
     ops = operations(theme, rng)
     records = db.records(main.name)
     measures = main.by_role("measure")[:2]
     profile_name = f"{snake(category.name)}_profiles"
-    count = Column(name=f"{snake(main.singular)}_count", type="integer", role="measure", label=f"number of {main.plural}")
+    count = Column(
+        name=f"{snake(main.singular)}_count", type="integer", role="measure", label=f"number of {main.plural}"
+    )
     averages = [
-        Column(name=f"average_{m.name}", type="real", role="measure", label=f"average {m.label}", nullable=True)
+        Column(
+            name=f"average_{m.name}", type="real", role="measure", label=f"average {m.label}", nullable=True
+        )
         for m in measures
     ]
     key = Column(name=category.name, type="text", role="key", label=category.label, values=category.values)

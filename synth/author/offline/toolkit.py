@@ -68,7 +68,9 @@ def write_tools(plan: Plan, rng: random.Random, low: int = 8, high: int = 12) ->
         tool = builders(plan)[kind](plan, rng)
         if tool.name in names:  # two kinds drew the same verb
             renamed = f"{tool.name}_{kind.split('_')[0]}"
-            tool = tool.model_copy(update={"name": renamed, "code": tool.code.replace(f"def {tool.name}(", f"def {renamed}(", 1)})
+            tool = tool.model_copy(
+                update={"name": renamed, "code": tool.code.replace(f"def {tool.name}(", f"def {renamed}(", 1)}
+            )
         names.add(tool.name)
         tools.append(tool)
     rng.shuffle(tools)
@@ -103,7 +105,9 @@ def _tool(plan: Plan, kind: str, noun: str, description: str, params: dict[str, 
     name = f"{plan.verbs[kind]}_{noun}"
     optional = [] if required is None else [p for p in params if p not in required]
     signature = "".join(f", {p}=None" if p in optional else f", {p}" for p in params)
-    code = f"def {name}(ctx, *{signature}):\n" + "".join(f"    {line}\n" if line else "\n" for line in body.strip("\n").split("\n"))
+    code = f"def {name}(ctx, *{signature}):\n" + "".join(
+        f"    {line}\n" if line else "\n" for line in body.strip("\n").split("\n")
+    )
     return Tool(
         name=name, description=description,
         input_schema=object_schema({p: s for p, (s, _, _) in params.items()}, required),
@@ -124,7 +128,9 @@ def _entity(plan: Plan) -> dict[str, tuple[dict[str, Any], str, str]]:
 def _load_entity(plan: Plan, param: str | None = None, variable: str = "entity") -> str:
     """Source lines that load the entity row or raise not_found."""
     param = param or plan.entity_param
-    columns = ", ".join(dict.fromkeys([plan.key.name, plan.name.name, *([plan.category.name] if plan.category else [])]))
+    columns = ", ".join(
+        dict.fromkeys([plan.key.name, plan.name.name, *([plan.category.name] if plan.category else [])])
+    )
     return (
         f'{variable} = ctx.db.execute(\n    "SELECT {columns} FROM {plan.main.name} WHERE {plan.entity_column.name} = ?", ({param},)\n).fetchone()\n'
         f"if {variable} is None:\n"
@@ -198,7 +204,11 @@ def search(plan: Plan, rng: random.Random) -> Tool:
     lines = [f'where, values = ["{first} = ?"], [{first}]']
     for p, (_, ref, op) in list(params.items())[1:]:
         sign = {"eq": "=", "ge": ">=", "le": "<="}[op]
-        lines += [f"if {p} is not None:", f'    where.append("{ref.split(".")[1]} {sign} ?")', f"    values.append({p})"]
+        lines += [
+            f"if {p} is not None:",
+            f'    where.append("{ref.split(".")[1]} {sign} ?")',
+            f"    values.append({p})",
+        ]
     lines += [
         f'rows = ctx.db.execute(\n    "SELECT {plan.key.name}, {plan.name.name} FROM {plan.main.name} WHERE " + " AND ".join(where) + " ORDER BY {plan.name.name}", values\n).fetchall()',
         'return {"total": len(rows), "items": [dict(r) for r in rows[:5]]}',
@@ -339,7 +349,12 @@ def list_ledger(plan: Plan, rng: random.Random) -> Tool:
 
 def get_ledger(plan: Plan, rng: random.Random) -> Tool:
     key = plan.ledger.primary_key
-    columns = [plan.name, plan.ledger.column(plan.quantity), plan.ledger.column("status"), plan.ledger.column("opened")]
+    columns = [
+        plan.name,
+        plan.ledger.column(plan.quantity),
+        plan.ledger.column("status"),
+        plan.ledger.column("opened"),
+    ]
     names = ", ".join(f"{'m' if c is plan.name else 'l'}.{c.name}" for c in columns)
     body = (
         f"row = ctx.db.execute(\n"
@@ -349,7 +364,9 @@ def get_ledger(plan: Plan, rng: random.Random) -> Tool:
         f'    raise ToolError("not_found", f"no {plan.ledger.singular} {{{key}}}")\n'
         f"return dict(row)"
     )
-    outputs = {f"$.{plan.name.name}": f"{plan.main.name}.{plan.name.name}"} | _refs("", plan.ledger.name, [c.name for c in columns[1:]])
+    outputs = {f"$.{plan.name.name}": f"{plan.main.name}.{plan.name.name}"} | _refs(
+        "", plan.ledger.name, [c.name for c in columns[1:]]
+    )
     return _tool(
         plan, "get_ledger", snake(plan.ledger.singular), f"One {plan.words['unit']} by its number",
         {key: (schema_of(plan.ledger.column(key)), f"{plan.ledger.name}.{key}", "line")}, outputs, out_schema(columns), True, body,

@@ -103,7 +103,11 @@ class Writer:
                 continue
             label, value = self.label(self.column(tool.meta["inputs"][p])), self.value(i, p)
             if op == "eq":
-                parts.append(self.rng.choice(("whose {0} is {1}", "with {0} {1}", "where the {0} is {1}")).format(label, value))
+                parts.append(
+                    self.rng.choice(("whose {0} is {1}", "with {0} {1}", "where the {0} is {1}")).format(
+                        label, value
+                    )
+                )
             elif op == "ge":
                 parts.append(f"with a {label} of at least {value}")
             else:
@@ -128,14 +132,20 @@ class Writer:
             source = self.steps[j].sources.get(p)
             if source is not None:
                 return self.entity_of(source[0])
-            return self.rng.choice(("{1}", "{1}", "the {0} {1}", "the {0} called {1}")).format(one, step.arguments[p])
+            return self.rng.choice(("{1}", "{1}", "the {0} {1}", "the {0} called {1}")).format(
+                one, step.arguments[p]
+            )
         if kind == "rank":
             measure = self.label(self.column(self.tool(j).meta["measure"]))
             clauses = self.clauses(j)
             return f"the {one} {clauses + ' ' if clauses else ''}that has the {step.arguments['order']} {measure}"
         if kind == "search":
             only = self.steps[j].value["total"] == 1
-            how = "the only {0} {1}" if only else self.rng.choice(("the first {0} by name {1}", "the alphabetically first {0} {1}"))
+            how = (
+                "the only {0} {1}"
+                if only
+                else self.rng.choice(("the first {0} by name {1}", "the alphabetically first {0} {1}"))
+            )
             return how.format(one, self.clauses(j))
         if kind == "get_ledger":
             return f"the {one} of {self.line_of(j)}"
@@ -178,7 +188,10 @@ class Writer:
         if len(items) == 1:
             ways.append(f"the only {unit} of {who}")
         if sum(item["status"] == chosen["status"] for item in items) == 1:
-            ways += [f"the {chosen['status']} {unit} of {who}", f"the {unit} of {who} that is {chosen['status']}"]
+            ways += [
+                f"the {chosen['status']} {unit} of {who}",
+                f"the {unit} of {who} that is {chosen['status']}",
+            ]
         if len(items) > 1:
             amounts = [item[q.name] for item in items]
             if amounts.count(chosen[q.name]) == 1:
@@ -198,7 +211,11 @@ class Writer:
         kind, value, rng = self.kind(i), self.steps[i].value, self.rng
         field = lambda column, who: rng.choice(FIELD_ASKS).format(self.label(column), who)  # noqa: E731
         if kind == "find":
-            known = [c for c in self.main.columns if value.get(c.name) is not None and c.role not in ("key", "name")]
+            known = [
+                c
+                for c in self.main.columns
+                if value.get(c.name) is not None and c.role not in ("key", "name")
+            ]
             if not known:
                 raise LookupError("nothing to ask")
             column = rng.choice(known)
@@ -208,27 +225,36 @@ class Writer:
             name = self.main.by_role("name")[0]
             clauses, order = self.clauses(i), self.steps[i].step.arguments["order"]
             if rng.random() < 0.6:
-                text = rng.choice(("Which {0} {1}has the {2} {3}?", "Name the {0} {1}that has the {2} {3}.")).format(
-                    self.main.singular, clauses + " " if clauses else "", order, self.label(measure)
-                )
+                text = rng.choice(
+                    ("Which {0} {1}has the {2} {3}?", "Name the {0} {1}that has the {2} {3}.")
+                ).format(self.main.singular, clauses + " " if clauses else "", order, self.label(measure))
                 return text, value[name.name]
-            return f"What is the {order} {self.label(measure)} of any {self.main.singular}{' ' + clauses if clauses else ''}?", value[measure.name]
+            return (
+                f"What is the {order} {self.label(measure)} of any {self.main.singular}{' ' + clauses if clauses else ''}?",
+                value[measure.name],
+            )
         if kind in ("search", "count"):
             total = value["total"] if kind == "search" else value["count"]
             return rng.choice(COUNT_ASKS).format(self.main.plural, self.clauses(i)), total
         if kind == "summary":
             stat = rng.choice(("average", "highest", "lowest"))
             measure = self.label(self.column(self.tool(i).meta["measure"]))
-            return rng.choice(("What is the {0} {1} of the {2} {3}?", "Give me the {0} {1} over all {2} {3}.")).format(
-                stat, measure, self.main.plural, self.clauses(i)
-            ), value[stat]
+            return rng.choice(
+                ("What is the {0} {1} of the {2} {3}?", "Give me the {0} {1} over all {2} {3}.")
+            ).format(stat, measure, self.main.plural, self.clauses(i)), value[stat]
         if kind in ("profile", "limits"):
             table = self.world.tables[self.tool(i).meta["table"]]
             known = [c for c in table.columns if c.role == "measure" and value.get(c.name) is not None]
             column = rng.choice(known)
             p = next(iter(self.steps[i].step.arguments))
             key = table.column(table.primary_key)
-            text = rng.choice(("What is the {0} where the {1} is {2}?", "For {1} {2}, give me the {0}.", "Tell me the {0} for the {1} {2}."))
+            text = rng.choice(
+                (
+                    "What is the {0} where the {1} is {2}?",
+                    "For {1} {2}, give me the {0}.",
+                    "Tell me the {0} for the {1} {2}.",
+                )
+            )
             return text.format(column.label, self.label(key), self.value(i, p)), value[column.name]
         if kind == "stock":
             stock = self.world.tables[self.tool(i).meta["table"]]
@@ -243,12 +269,20 @@ class Writer:
             if rng.random() < 0.2:
                 return f"How many {self.ledger.plural} does {self.entity(i)} have?", len(value["items"])
             line = self.pick(i, chosen[self.ledger.primary_key])
-            columns = [c for c in (self.quantity, self.ledger.columns[0], self.ledger.column("status")) if not self._spoken(line, chosen[c.name])]
+            columns = [
+                c
+                for c in (self.quantity, self.ledger.columns[0], self.ledger.column("status"))
+                if not self._spoken(line, chosen[c.name])
+            ]
             column = rng.choice(columns)
             return field(column, line), chosen[column.name]
         if kind == "get_ledger":
             line = self.line_of(i)
-            columns = [c for c in (self.quantity, self.ledger.column("status"), self.ledger.column("opened")) if not self._spoken(line, value.get(c.name))]
+            columns = [
+                c
+                for c in (self.quantity, self.ledger.column("status"), self.ledger.column("opened"))
+                if not self._spoken(line, value.get(c.name))
+            ]
             column = rng.choice(columns)
             return field(column, line), value[column.name]
         if kind == "children":
@@ -266,9 +300,13 @@ class Writer:
         q = self.quantity
         amount = step.arguments.get(q.name)
         if kind == "create":
-            return rng.choice(CREATE).format(unit=self.ledger.singular, n=amount, q=q.label, who=self.entity(i))
+            return rng.choice(CREATE).format(
+                unit=self.ledger.singular, n=amount, q=q.label, who=self.entity(i)
+            )
         if kind == "transfer":
-            return rng.choice(TRANSFER).format(n=amount, q=q.label, a=self.entity(i, "from"), b=self.entity(i, "to"))
+            return rng.choice(TRANSFER).format(
+                n=amount, q=q.label, a=self.entity(i, "from"), b=self.entity(i, "to")
+            )
         line = self.line_of(i)
         if kind == "update":
             return rng.choice(UPDATE).format(line=line, n=amount, q=q.label)
@@ -319,9 +357,12 @@ def _then(sentence: str) -> str:
 
 def criteria_for(answer: Any) -> tuple[Criterion, ...]:
     """One criterion for every value of the answer (numbers within 0.01: averages are rounded to 2 digits)."""
+
     def one(field: str, value: Any) -> Criterion:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return Criterion(field=field, check="number", expected=value, tolerance=0.0 if isinstance(value, int) else 0.01)
+            return Criterion(
+                field=field, check="number", expected=value, tolerance=0.0 if isinstance(value, int) else 0.01
+            )
         return Criterion(field=field, check="text", expected=value)
 
     if isinstance(answer, list):
@@ -354,4 +395,6 @@ def word_chain(world: World, steps: list[Executed], rng: random.Random) -> Worde
         answer = [parts[0][1], parts[1][1]]
     kinds = "+".join(">".join(writer.kind(j) for j in writer.path(i)) for i in ends)
     given = tuple(v for step in steps for v in step.step.arguments.values())
-    return Worded(instruction=instruction, answer=answer, criteria=criteria_for(answer), pattern=kinds, given=given)
+    return Worded(
+        instruction=instruction, answer=answer, criteria=criteria_for(answer), pattern=kinds, given=given
+    )

@@ -1,0 +1,108 @@
+"""Pretraining: scripted records, a renaming that forces copying, a curriculum, and a model that learns."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from model.tokens import ChatTemplate
+from rl.corpus import Record, environment_records, read_corpus, thin_tools
+from rl.pretrain import ROW, ROWS, Feed, corpus_texts, sample_of, split_records, train_tokenizer
+from rl.renaming import Renamer
+from synth.themes import builtin
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """Episodes of two real environments of the pretrain split."""
+    themes = {t.id: t for t in builtin("pretrain")}
+    return [r for name in ("glass_lab", "sprint_museum") for r in environment_records(themes[name], 1, 8, 4)]
+
+
+@pytest.fixture(scope="module")
+def template(records, tmp_path_factory) -> ChatTemplate:
+    return ChatTemplate(train_tokenizer(corpus_texts(records), 1024, tmp_path_factory.mktemp("tokenizer")))
+
+
+def test_records_replay_real_results(records):
+    for r in records:
+        assert len(r.calls) == len(r.observations) >= 1
+        assert all(isinstance(json.loads(o), dict) for o in r.observations)
+        assert {c["tool"] for c in r.calls} == set(r.needed) <= {t["name"] for t in r.tools}
+
+
+def test_only_themes_that_are_never_measured_on_are_in_the_corpus():
+    demo = {t.id for t in builtin("demo")}
+    assert not demo & {t.id for t in builtin("pretrain")}
+
+
+def test_renaming_is_consistent_between_question_calls_results_and_answer(records):
+    renamer, rng = Renamer(records), random.Random(0)
+    for record in records:
+        renamed = renamer.rename([record], rng)[0]
+        assert {c["tool"] for c in renamed.calls} <= {t["name"] for t in renamed.tools}
+        for call in renamed.calls:
+            schema = next(t for t in renamed.tools if t["name"] == call["tool"])["inputSchema"]
+            assert set(call["arguments"]) <= set(schema["properties"])
+        if isinstance(record.answer, str) and record.answer in record.observations[-1]:
+            assert renamed.answer in renamed.observations[-1]
+
+
+def test_renaming_leaves_numbers_and_shared_words_alone(records):
+    renamer = Renamer(records)
+    text = "".join(records[0].observations)
+    renamed = "".join(renamer.rename([records[0]], random.Random(3))[0].observations)
+    assert re.findall(r"\d+", text) == re.findall(r"\d+", renamed)
+    assert "status" in renamer.shared
+    assert "find" in renamer.shared
+
+
+def test_renaming_changes_most_nouns(records):
+    renamer, rng = Renamer(records), random.Random(1)
+    names = {r.tools[0]["name"] for r in records}
+    renamed = {renamer.rename([r], rng)[0].tools[0]["name"] for r in records}
+    assert len(renamed - names) > len(names)
+
+
+def test_thinned_tool_lists_keep_what_is_needed(records):
+    rng = random.Random(0)
+    for record in records:
+        for most in (1, 4, 12):
+            names = {t["name"] for t in thin_tools(record.tools, record.needed, most, rng)}
+            assert set(record.needed) <= names
+            assert len(names) <= max(most, len(record.needed))
+
+
+def test_the_assistants_tokens_carry_full_weight_and_nothing_else_does(records, template):
+    sample = sample_of(records[0], records[0].tools, template)
+    said = template.tokenizer.decode(sample.ids[sample.weights >= 1.0].tolist())
+    for call in records[0].calls:
+        assert call["tool"] in said
+    assert records[0].instruction not in said
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.1, 0.5, 1.0])
+def test_batches_have_one_shape_and_depend_on_seed_and_step_only(records, template, progress):
+    feed = Feed(records, template, seed=0)
+    batch, again = feed.batch(3, progress), Feed(records, template, seed=0).batch(3, progress)
+    assert batch.tokens.shape == (ROWS, ROW)
+    assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))
+    assert (batch.weights >= 1.0).any()
+
+
+def test_held_out_records_are_of_other_themes(records):
+    inside, held = split_records(records)
+    theme = lambda r: r.env_id.rsplit("-", 1)[0]  # noqa: E731
+    assert held
+    assert not {theme(r) for r in inside} & {theme(r) for r in held}
+
+
+def test_a_corpus_is_read_back_as_it_was_written(records, tmp_path):
+    from dataclasses import asdict
+
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(asdict(r)) + "\n" for r in records))
+    assert read_corpus(tmp_path) == records
