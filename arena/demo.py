@@ -29,6 +29,7 @@ from arena.sample import Split, assert_held_out, split_environments
 from arena.warmup import solved_examples
 from beam_jobs import mine, synthesize, validate
 from beam_jobs.stage import Summary
+from model.compile_cache import use_compile_cache
 from model.engine import Engine
 from rl.groups import BatchConfig
 from rl.learner import Config, LearnerConfig, OptimizerConfig
@@ -88,7 +89,7 @@ class Demo:
         yield facts
         seconds = time.monotonic() - started
         self.timings[name] = seconds
-        self.say(f"[{self.number:2d}/14] {name:<22} {'; '.join(facts)}  ({seconds:.1f} s)")
+        self.say(f"[{self.number:2d}/15] {name:<22} {'; '.join(facts)}  ({seconds:.1f} s)")
 
     # --- synthesis --------------------------------------------------------------------------------
 
@@ -290,6 +291,7 @@ def run_demo(root: Path, config: DemoConfig | None = None, policy_folder: Path |
     config = config or DemoConfig()
     _claim(root, config)
     started = time.monotonic()
+    use_compile_cache(root / "compiled")
     demo = Demo(root, config)
     base = load_policy(policy_folder)
     themes = demo.themes()

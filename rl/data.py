@@ -118,7 +118,7 @@ def scripted_episode(
     try:
         for step in calls:
             ids = template.assistant(step)
-            recorder.add("assistant", template.tokenizer.decode(ids), ids, call=step)
+            recorder.add("assistant", template.parse(ids).text, ids, call=step)
             result = episode.call(step.tool, step.arguments)
             if result.fault == "environment":
                 raise EnvironmentFault(f"{task.env_id}: {step.tool} failed: {result.error_message}")
@@ -129,7 +129,7 @@ def scripted_episode(
     finally:
         episode.close()
     ids = template.answer(answer)
-    recorder.add("assistant", template.tokenizer.decode(ids), ids)
+    recorder.add("assistant", template.parse(ids).text, ids)
     return ScriptedEpisode(
         task_id=task.id,
         env_id=task.env_id,

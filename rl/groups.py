@@ -23,11 +23,11 @@ Group = list[Trajectory]
 class BatchConfig(Config):
     """How groups become batches."""
 
-    minibatches: int = 1  # optimizer steps a training step; 1 stays on policy
+    minibatches: int = 2  # optimizer steps a training step (ours, measured: fewer steps to the same reward)
     max_staleness: int = 0  # how many versions old a sampled turn may be when it is trained on
     normalise: bool = True  # divide advantages by the group's standard deviation (GRPO)
-    row_length: int = 2048  # columns of a packed row (ours: a group with its prompt shared)
-    rows: int = 2  # rows of a micro-batch (ours)
+    row_length: int = 1536  # columns of a packed row (ours, measured: a shared group of 8 fills one)
+    rows: int = 1  # rows of a micro-batch (ours: no padding rows, least memory, as fast)
     share_prompts: bool = True  # ours: groups of 8 with long prompts cost a third
 
 

@@ -16,39 +16,43 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from model.config import ModelConfig
 from model.tokens import Call, ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
-from rl.batch import Batch, Sample, empty, pack, text_sample
+from rl.batch import Batch, Sample, empty, micro_batches, pack, text_sample
+from rl.copying import copying_start
 from rl.corpus import Record, build_corpus, read_corpus, thin_tools
-from rl.learner import OptimizerConfig, init_state, make_optimizer
+from rl.learner import init_state
 from rl.policy import Policy
 from rl.renaming import Renamer
 from rl.sft import make_lm_step
 from synth.themes import builtin
 
 OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
-OPTIMIZER = OptimizerConfig(  # ours, for models of 1 to 2 million parameters
-    learning_rate=2e-3, schedule="cosine", warmup_steps=100, weight_decay=0.05
-)
-CURRICULUM = 0.3  # share of the run over which the tool list grows to its full length (ours)
-ALONE = 0.15  # share of the run in which every episode has a row's prompt of its own (ours)
-TOGETHER = 7  # episodes that share one tool list afterwards (ours: they fill a row)
-ROW = 1024  # tokens of a row
-ROWS = 8  # rows of a step
+PEAK_RATE = 2e-3  # ours, for models of 1 to 2 million parameters
+WARMUP, DECAY = 100, 800  # steps: linear up, constant, linear down (ours)
+LEVELS = 12  # tools in the prompt at the last level
+PASSED = 0.75  # a level is passed when the loss (nats an assistant's token) falls below this (ours)
+STAY = 120  # steps at least at a level (ours)
+TOGETHER_FROM = 5  # level from which episodes share a tool list
+TOGETHER = 7  # episodes that share one (ours: they fill a row)
+SHAPES = ((4, 512), (4, 1024))  # rows and columns of a step, before and from TOGETHER_FROM
+ROW = 1024  # the longest episode, in tokens
 
 
 def base_config(vocab_size: int) -> ModelConfig:
     """The shipped shape: 2 million parameters (ours: the largest that the demo can train)."""
     return ModelConfig(
-        vocab_size=vocab_size, d_model=192, n_layers=4, n_heads=6, n_kv_heads=2, head_dim=32, d_ff=512,
-        rope_theta=10_000.0, rms_eps=1e-6, max_len=1024,
+        vocab_size=vocab_size, d_model=192, n_layers=4, n_heads=4, n_kv_heads=2, head_dim=64, d_ff=512,
+        rope_theta=1e6, rms_eps=1e-6, max_len=1024,
     )  # fmt: skip
 
 
@@ -90,6 +94,17 @@ def split_records(records: Sequence[Record], share: float = 0.06) -> tuple[list[
     return inside, [r for r in records if r.env_id.rsplit("-", 1)[0] in held]
 
 
+def make_schedule(steps: int) -> optax.Schedule:
+    """Warm up, stay, come down over the last DECAY steps: a run can be prolonged before it comes down."""
+
+    def rate(count):
+        up = jnp.minimum(1.0, (count + 1) / WARMUP)
+        down = jnp.clip((steps - count) / DECAY, 0.02, 1.0)
+        return PEAK_RATE * jnp.minimum(up, down)
+
+    return rate
+
+
 def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
     """Jitted: which assistant tokens would be sampled greedily, given the gold text before them."""
 
@@ -102,7 +117,7 @@ def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
     return score
 
 
-def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = ROWS) -> tuple[float, float]:
+def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = 4) -> tuple[float, float]:
     """Shares of assistant turns and of whole episodes that greedy decoding gets right (teacher forced)."""
     turns = good = episodes = whole = 0
     for start in range(0, len(samples), rows):
@@ -122,8 +137,22 @@ def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = 
     return good / max(turns, 1), whole / max(episodes, 1)
 
 
+@dataclass
+class Curriculum:
+    """How many tools the prompt lists: one more each time the loss says that the last step was learnt."""
+
+    level: int = 1
+    since: int = 0  # steps at this level
+    loss: float = 9.9  # running mean over about 50 steps
+
+    def saw(self, loss: float) -> None:
+        self.loss, self.since = 0.98 * self.loss + 0.02 * loss, self.since + 1
+        if self.level < LEVELS and self.since >= STAY and self.loss < PASSED:
+            self.level, self.since = self.level + 1, 0
+
+
 class Feed:
-    """Packed batches of ROWS x ROW tokens by the curriculum, deterministic in (seed, step).
+    """Packed batches for a level of the curriculum, deterministic in (seed, step, level).
 
     At first every episode stands alone with a short tool list and its whole text is learnt. Later
     several episodes of one environment share a long list (see ``share_prompts`` in :mod:`rl.batch`): twice
@@ -138,28 +167,30 @@ class Feed:
         self.envs = sorted(self.of_env)
         self.renamer = Renamer(records)
 
-    def batch(self, step: int, progress: float) -> Batch:
-        rng = random.Random(f"{self.seed}:{step}")
-        most = 1 + round(min(1.0, progress / CURRICULUM) * 11)
+    def batch(self, step: int, level: int) -> Batch:
+        rng = random.Random(f"{self.seed}:{step}:{level}")
+        together = level >= TOGETHER_FROM
+        rows, row = SHAPES[together]
         samples: list[Sample] = []
-        together = progress >= ALONE
-        wanted = ROWS * ROW * (1.9 if together else 1.02)
+        wanted = rows * row * (1.9 if together else 1.05)
         while wanted > 0:
-            new = self.family(rng, most, step, len(samples)) if together else [self.single(rng, most)]
-            samples += [s for s in new if len(s.ids) <= ROW]
+            if together:
+                new = self.family(rng, level, step, len(samples))
+            else:
+                new = [self.single(rng, level)]
+            samples += [s for s in new if len(s.ids) <= row]
             wanted -= sum(len(s.ids) for s in new)
-        packed = pack(samples, ROW, share_prompts=together)
-        full = np.argsort(
-            [-int((packed.segment_ids[r] > 0).sum()) for r in range(packed.rows)], kind="stable"
-        )
-        chosen = Batch(*(array[np.sort(full[:ROWS])] for array in packed))
-        if chosen.rows == ROWS:
-            return chosen
-        padding = empty(ROWS - chosen.rows, ROW)
-        return Batch(*(np.concatenate(pair) for pair in zip(chosen, padding, strict=True)))
+        packed = pack(samples, row, share_prompts=together)
+        full = np.argsort(-np.sum(packed.segment_ids > 0, axis=1), kind="stable")
+        chosen = Batch(*(array[np.sort(full[:rows])] for array in packed))
+        return micro_batches(chosen, rows)[0]  # padded to the full number of rows
 
     def single(self, rng: random.Random, most: int) -> Sample:
-        record = self.renamer.rename([rng.choice(self.records)], rng)[0]
+        """One episode with its own list; at the first levels those of one or two calls."""
+        record = rng.choice(self.records)
+        while len(record.calls) > most + 1:
+            record = rng.choice(self.records)
+        record = self.renamer.rename([record], rng)[0]
         limit = most if rng.random() < 0.8 else rng.randint(1, most)
         return sample_of(record, thin_tools(record.tools, record.needed, limit, rng), self.template)
 
@@ -189,7 +220,7 @@ def pretrain(
     corpus: Path, out: Path, *, steps: int, seed: int = 0, vocab_size: int = 2048, save_every: int = 200,
     log: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
-    """Train (or go on training) a base policy for ``steps`` steps of ROWS x ROW tokens."""
+    """Train (or go on training) a base policy for ``steps`` steps."""
     out.mkdir(parents=True, exist_ok=True)
     train, held = split_records(read_corpus(corpus))
     log(f"{len(train)} training and {len(held)} held-out episodes")
@@ -198,47 +229,48 @@ def pretrain(
         picked = rng.sample(train, min(len(train), 3000))
         renamed = [renamer.rename([record], rng)[0] for record in picked]
         train_tokenizer(corpus_texts([*picked, *renamed]), vocab_size, out)
-    tokenizer = Tokenizer.load(out)
-    template = ChatTemplate(tokenizer)
-    config = base_config(vocab_size)
-    policy = Policy.fresh(config, tokenizer, seed)
-    optimizer = make_optimizer(OPTIMIZER, steps)
-    state, start = init_state(policy.params, optimizer), 0
+    policy = Policy.fresh(base_config(vocab_size), Tokenizer.load(out), seed)
+    policy = policy.with_params(copying_start(policy.params, policy.config, seed), 0)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(make_schedule(steps), b1=0.9, b2=0.95, weight_decay=0.05)
+    )
+    state, start, tokens, curriculum = init_state(policy.params, optimizer), 0, 0, Curriculum()
     state_file = out / "state.pkl"
     if state_file.exists():
-        start, state = pickle.loads(state_file.read_bytes())
+        start, state, tokens, curriculum = pickle.loads(state_file.read_bytes())
         log(f"going on from step {start}")
     step_fn, score = make_lm_step(policy.score, optimizer), make_turn_score(policy.graphdef)
-    feed = Feed(train, template, seed)
+    feed = Feed(train, policy.template, seed)
     rng = random.Random(1)
-    probe = [sample_of(r, r.tools, template) for r in rng.sample(held, min(len(held), 200))]
-    probe = [s for s in probe if len(s.ids) <= ROW][:160]
-    lengths = [len(s.ids) for s in probe]
-    log(f"held-out episodes of {np.mean(lengths):.0f} tokens on average, at most {max(lengths)}")
-    began, losses = time.time(), []
+    probe = [sample_of(r, r.tools, policy.template) for r in rng.sample(held, min(len(held), 100))]
+    probe = [s for s in probe if len(s.ids) <= ROW][:60]
+    began, seen, losses = time.time(), 0, []
     for step in range(start, steps):
-        state, numbers = step_fn(state, feed.batch(step, step / steps))
-        losses.append(numbers["target_loss"])
+        batch = feed.batch(step, curriculum.level)
+        state, numbers = step_fn(state, batch)
+        losses.append(float(numbers["target_loss"]))
+        curriculum.saw(losses[-1])
+        seen += batch.tokens.size
         if (step + 1) % save_every == 0 or step + 1 == steps:
             turns, whole = exact_turns(score, state.params, probe)
-            rate = (step + 1 - start) * ROWS * ROW / (time.time() - began)
             line = {
-                "step": step + 1, "loss": round(float(np.mean([float(x) for x in losses])), 4),
+                "step": step + 1, "level": curriculum.level, "loss": round(float(np.mean(losses)), 4),
                 "exact_turns": round(turns, 4), "exact_episodes": round(whole, 4),
-                "tokens": (step + 1) * ROWS * ROW, "tokens_per_s": round(rate),
+                "tokens": tokens + seen, "tokens_per_s": round(seen / (time.time() - began)),
             }  # fmt: skip
             losses = []
             with (out / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
             log(json.dumps(line))
+            whole_state = (step + 1, jax.device_get(state), tokens + seen, curriculum)
             temporary = state_file.with_suffix(".part")
-            temporary.write_bytes(pickle.dumps((step + 1, jax.device_get(state))))
+            temporary.write_bytes(pickle.dumps(whole_state))
             temporary.rename(state_file)
             policy.with_params(state.params, 0).save(out / "policy", dtype="bfloat16")
 
 
 def run_pretrain(
-    out: Path, *, environments: int = 5, steps: int = 1400, seed: int = 0, workers: int = 2,
+    out: Path, *, environments: int = 5, steps: int = 6000, seed: int = 0, workers: int = 2,
     log: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
     """``agent-world pretrain``: build the corpus below ``out`` where it is missing, then train.

@@ -47,7 +47,7 @@ def unbroken(tmp_path_factory):
 def test_the_demo_runs_every_stage_and_prints_a_table(unbroken):
     folder, text, _ = unbroken
     assert [line[:7] for line in text.splitlines() if line.startswith("[")] == [
-        f"[{i:2d}/14]" for i in range(1, 15)
+        f"[{i:2d}/15]" for i in range(1, 16)
     ]
     for word in ("before training", "after GRPO", "after evolution", "report:"):
         assert word in text

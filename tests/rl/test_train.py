@@ -16,16 +16,16 @@ from rl.metrics import Metrics, read_metrics
 from rl.rollout import RolloutLimits
 from rl.train import GRPOConfig, episode_seed, task_at, train_grpo
 from synth.errors import CallerError
-from synth.types import Trajectory, Turn, Verdict
+from synth.types import Criterion, Rubric, Trajectory, Turn, Verdict
 
 LIMITS = RolloutLimits(max_turns=3, max_new_per_turn=40, max_len=640)
 CONFIG = GRPOConfig(
     steps=3,
-    groups_per_step=3,
+    groups_per_step=2,
     group_size=8,
-    slots=32,
+    slots=16,
     limits=LIMITS,
-    batch=BatchConfig(row_length=1024, rows=1),
+    batch=BatchConfig(row_length=640, rows=1, minibatches=1),
     learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=3e-3)),
 )
 
@@ -105,9 +105,9 @@ def test_the_sequence_of_tasks_and_seeds_depends_on_its_keys_only():
 
 
 @pytest.fixture(scope="module")
-def unbroken(half_trained, pool, tasks, tmp_path_factory):
+def unbroken(half_trained, pool, twins, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    return train_grpo(CONFIG, half_trained, tasks, pool, folder), folder
+    return train_grpo(CONFIG, half_trained, twins, pool, folder), folder
 
 
 def test_rule_3_sampler_and_trainer_agree(unbroken):
@@ -154,42 +154,41 @@ def lines(folder):
     ("owner", "moment"), [(Learner, "update"), (Metrics, "write"), (Checkpoints, "save")]
 )
 def test_a_killed_run_goes_on_to_the_same_end(
-    owner, moment, unbroken, half_trained, pool, tasks, run_dir, monkeypatch
+    owner, moment, unbroken, half_trained, pool, twins, run_dir, monkeypatch
 ):
     """Killed in its second step: before learning, before the metrics, before the checkpoint."""
     with monkeypatch.context() as patch:
         kill_at_second_call(patch, owner, moment)
         with pytest.raises(Killed):
-            train_grpo(CONFIG, half_trained, tasks, pool, run_dir)
-    policy = train_grpo(CONFIG, half_trained, tasks, pool, run_dir)
+            train_grpo(CONFIG, half_trained, twins, pool, run_dir)
+    policy = train_grpo(CONFIG, half_trained, twins, pool, run_dir)
     same(policy.params, unbroken[0].params)
     assert lines(run_dir) == lines(unbroken[1])
     for file in (unbroken[1] / "trajectories").iterdir():
         assert (run_dir / "trajectories" / file.name).read_text() == file.read_text()
 
 
-def test_a_finished_run_is_not_repeated(unbroken, half_trained, pool, tasks):
+def test_a_finished_run_is_not_repeated(unbroken, half_trained, pool, twins):
     before = (unbroken[1] / "train.jsonl").read_bytes()
-    policy = train_grpo(CONFIG, half_trained, tasks, pool, unbroken[1])
+    policy = train_grpo(CONFIG, half_trained, twins, pool, unbroken[1])
     same(policy.params, unbroken[0].params)
     assert (unbroken[1] / "train.jsonl").read_bytes() == before
 
 
-def test_wrong_calls_are_refused_in_one_line(unbroken, half_trained, pool, tasks, run_dir):
+def test_wrong_calls_are_refused_in_one_line(unbroken, half_trained, pool, twins, run_dir):
     with pytest.raises(CallerError, match="at least one task"):
         train_grpo(CONFIG, half_trained, [], pool, run_dir)
     with pytest.raises(CallerError, match="another config, policy or tasks"):
-        train_grpo(CONFIG, half_trained, tasks[:2], pool, unbroken[1])
+        train_grpo(CONFIG, half_trained, twins[:1], pool, unbroken[1])
     narrow = CONFIG.model_copy(update={"batch": BatchConfig(row_length=100)})
     with pytest.raises(CallerError, match="row_length 100"):
-        train_grpo(narrow, half_trained, tasks, pool, run_dir)
+        train_grpo(narrow, half_trained, twins, pool, run_dir)
 
 
 def test_rule_5_dropped_groups_are_refilled_up_to_the_cap(half_trained, pool, bundle, run_dir):
     """Nobody can pass these tasks: every round is sampled, nothing is learned, the reward is logged."""
-    hopeless = [make_task(bundle, book, instruction=f"How many copies of B-{book}?") for book in (1, 2)]
-    wrong = [t.model_copy(update={"verifier": t.verifier.model_copy(update={"criteria": (
-        t.verifier.criteria[0].model_copy(update={"expected": "never"}),)})}) for t in hopeless]  # fmt: skip
+    never = Rubric(criteria=(Criterion(field="answer", check="equals", expected="never"),))
+    wrong = [make_task(bundle, book, verifier=never) for book in (2, 5)]
     config = CONFIG.model_copy(update={"steps": 1, "groups_per_step": 2, "max_rounds": 3})
     policy = train_grpo(config, half_trained, wrong, pool, run_dir)
     (row,) = read_metrics(run_dir / "train.jsonl")
@@ -197,9 +196,17 @@ def test_rule_5_dropped_groups_are_refilled_up_to_the_cap(half_trained, pool, bu
     same(policy.params, half_trained.params)
 
 
-def test_grpo_raises_the_pass_rate_in_a_real_environment(half_trained, pool, tasks, run_dir):
-    config = CONFIG.model_copy(update={"steps": 12, "groups_per_step": 5, "slots": 64})
-    train_grpo(config, half_trained, tasks, pool, run_dir)
+def test_grpo_raises_the_pass_rate_in_a_real_environment(half_trained, pool, twins, run_dir):
+    """From about 0.2 to above 0.8: the policy knows two answers and comes to give the right one."""
+    config = GRPOConfig(
+        steps=24,
+        groups_per_step=4,
+        slots=32,
+        limits=LIMITS,
+        batch=BatchConfig(row_length=640, rows=1),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=2e-3)),
+    )
+    train_grpo(config, half_trained, twins, pool, run_dir)
     rewards = [row["reward"] for row in read_metrics(run_dir / "train.jsonl")]
-    assert rewards[0] < 0.5
-    assert np.mean(rewards[-2:]) > 0.8
+    assert rewards[0] < 0.3
+    assert np.mean(rewards[-4:]) > 0.8
