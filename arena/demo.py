@@ -64,7 +64,7 @@ class DemoConfig(Config):
         max_rounds=2,
         limits=RolloutLimits(max_turns=7, max_new_per_turn=72, max_len=1024),
         batch=BatchConfig(),
-        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=4e-4)),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=5e-4)),
     )
     evolve_steps: int = 8  # GRPO steps of the evolution round
     workers: int = 2  # worker processes of the pipelines

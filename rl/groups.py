@@ -27,7 +27,7 @@ class BatchConfig(Config):
     max_staleness: int = 0  # how many versions old a sampled turn may be when it is trained on
     normalise: bool = True  # divide advantages by the group's standard deviation (GRPO)
     row_length: int = 1536  # columns of a packed row (ours, measured: a shared group of 8 fills one)
-    rows: int = 1  # rows of a micro-batch (ours: no padding rows, least memory, as fast)
+    rows: int = 1  # rows of a micro-batch (ours: no rows of padding, least memory)
     share_prompts: bool = True  # ours: groups of 8 with long prompts cost a third
 
 

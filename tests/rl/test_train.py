@@ -10,12 +10,14 @@ import pytest
 from fixtures.rollouts import make_task
 
 from model.checkpoint import Checkpoints
+from model.engine import Engine
 from rl.groups import BatchConfig, group_samples, make_minibatches, sampling_metrics, teaches
 from rl.learner import Learner, LearnerConfig, OptimizerConfig
 from rl.metrics import Metrics, read_metrics
+from rl.pool import EnvPool
 from rl.rollout import RolloutLimits
-from rl.train import GRPOConfig, episode_seed, task_at, train_grpo
-from synth.errors import CallerError
+from rl.train import GRPOConfig, collect, episode_seed, task_at, train_grpo
+from synth.errors import CallerError, InfrastructureError
 from synth.types import Criterion, Rubric, Trajectory, Turn, Verdict
 
 LIMITS = RolloutLimits(max_turns=3, max_new_per_turn=40, max_len=640)
@@ -194,6 +196,25 @@ def test_rule_5_dropped_groups_are_refilled_up_to_the_cap(half_trained, pool, bu
     (row,) = read_metrics(run_dir / "train.jsonl")
     assert (row["groups"], row["groups_kept"], row["reward"]) == (6, 0, 0.0)
     same(policy.params, half_trained.params)
+
+
+def test_a_broken_sandbox_is_tried_once_more(half_trained, pool, twins, monkeypatch):
+    config, eos = half_trained.config, half_trained.tokenizer.eos_id
+    engine = Engine(config, half_trained.params, slots=16, max_len=640, eos_id=eos)
+    whole, opened = EnvPool.open, []
+
+    def breaks_three_times(self, task):
+        opened.append(task.id)
+        if len(opened) <= 3:
+            raise InfrastructureError("no process left")
+        return whole(self, task)
+
+    config = CONFIG.model_copy(update={"groups_per_step": 1, "max_rounds": 1})
+    plain, _ = collect(config, 0, 0, twins, engine, half_trained, pool)
+    monkeypatch.setattr(EnvPool, "open", breaks_three_times)
+    mended, _ = collect(config, 0, 0, twins, engine, half_trained, pool)
+    assert len(opened) == CONFIG.group_size + 3
+    assert mended == plain
 
 
 def test_grpo_raises_the_pass_rate_in_a_real_environment(half_trained, pool, twins, run_dir):
