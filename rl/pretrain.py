@@ -38,7 +38,7 @@ from synth.themes import builtin
 
 OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
 PEAK_RATE = 2e-3  # ours, for models of 1 to 2 million parameters
-WARMUP, DECAY = 100, 800  # steps: linear up, constant, linear down (ours)
+WARMUP, DECAY = 100, 600  # steps: linear up, constant, linear down (ours)
 LEVELS = 12  # tools in the prompt at the last level
 PASSED = 0.75  # a level is passed when the loss (nats an assistant's token) falls below this (ours)
 STAY = 120  # steps at least at a level (ours)

@@ -10,8 +10,24 @@ import numpy as np
 import pytest
 
 from model.tokens import ChatTemplate
+from rl.batch import pack, text_sample
+from rl.copying import copying_start
 from rl.corpus import Record, environment_records, read_corpus, thin_tools
-from rl.pretrain import ROW, ROWS, Feed, corpus_texts, sample_of, split_records, train_tokenizer
+from rl.policy import Policy
+from rl.pretrain import (
+    LEVELS,
+    PASSED,
+    SHAPES,
+    STAY,
+    TOGETHER_FROM,
+    Curriculum,
+    Feed,
+    base_config,
+    corpus_texts,
+    sample_of,
+    split_records,
+    train_tokenizer,
+)
 from rl.renaming import Renamer
 from synth.themes import builtin
 
@@ -85,13 +101,45 @@ def test_the_assistants_tokens_carry_full_weight_and_nothing_else_does(records, 
     assert records[0].instruction not in said
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.1, 0.5, 1.0])
-def test_batches_have_one_shape_and_depend_on_seed_and_step_only(records, template, progress):
+@pytest.mark.parametrize("level", [1, 3, TOGETHER_FROM, LEVELS])
+def test_batches_have_two_shapes_and_depend_on_seed_step_and_level_only(records, template, level):
     feed = Feed(records, template, seed=0)
-    batch, again = feed.batch(3, progress), Feed(records, template, seed=0).batch(3, progress)
-    assert batch.tokens.shape == (ROWS, ROW)
+    batch, again = feed.batch(3, level), Feed(records, template, seed=0).batch(3, level)
+    assert batch.tokens.shape == SHAPES[level >= TOGETHER_FROM]
     assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))
     assert (batch.weights >= 1.0).any()
+
+
+def test_a_level_is_passed_by_its_loss_and_not_before_its_time():
+    curriculum = Curriculum()
+    for _ in range(10 * STAY):
+        curriculum.saw(PASSED + 1.0)
+    assert curriculum.level == 1
+    while curriculum.level == 1:
+        curriculum.saw(0.0)
+    assert curriculum.loss < PASSED
+    for _ in range(STAY - 1):
+        curriculum.saw(0.0)
+    assert curriculum.level == 2  # however low the loss
+    curriculum.saw(0.0)
+    assert curriculum.level == 3
+
+
+def test_the_copying_start_continues_a_repeated_sequence_before_any_training(template):
+    """Random ids and a part of them again: a plain start is at chance, ours is not."""
+    policy = Policy.fresh(base_config(1024), template.tokenizer, seed=0)
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(24):
+        ids = rng.integers(0, 1024, 40).tolist()
+        samples.append(text_sample([*ids, *ids[5:25]], [0.0] * 41 + [1.0] * 19))
+    batch = pack(samples, 256)
+    losses = []
+    for params in (policy.params, copying_start(policy.params, policy.config, seed=0)):
+        logp, _ = policy.score(params, batch)
+        losses.append(-float((np.asarray(logp) * batch.weights).sum() / batch.weights.sum()))
+    assert losses[0] > 6.0
+    assert losses[1] < 2.0
 
 
 def test_held_out_records_are_of_other_themes(records):
