@@ -50,13 +50,15 @@ class DemoConfig(Config):
 
     seed: int = 0
     themes: int | None = None  # use only so many themes a class; None: all
-    train_tasks: int = 28  # tasks a training environment
-    arena_tasks: int = 30  # tasks a held-out environment
+    train_tasks: int = 26  # tasks a training environment
+    arena_tasks: int = 40  # tasks a held-out environment
+    program_share: float = 0.3  # of the tasks; the rest are graph tasks
+    max_steps: int = 3  # calls of a graph task: what two million parameters can begin to do
     samples: int = 2  # episodes a measured task
     evolve_tasks: int = 90  # new tasks of the evolution round, in all
     sft: SFTConfig = SFTConfig(
-        epochs=1, rows=8, row_length=1024,
-        optimizer=OptimizerConfig(learning_rate=3e-4, schedule="cosine", warmup_steps=5),
+        epochs=2, rows=4, row_length=1024,
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="cosine", warmup_steps=5),
     )  # fmt: skip
     grpo: GRPOConfig = GRPOConfig(
         steps=14,
@@ -139,7 +141,16 @@ class Demo:
                 ("train", split.train, self.config.train_tasks),
                 ("heldout", split.arena, self.config.arena_tasks),
             ):
-                orders = [synthesize.Order(env_id, count, seed) for env_id in sorted(envs)]
+                orders = [
+                    synthesize.Order(
+                        env_id,
+                        count,
+                        seed,
+                        program_share=self.config.program_share,
+                        max_steps=self.config.max_steps,
+                    )
+                    for env_id in sorted(envs)
+                ]
                 self.beam(synthesize.run, orders, tag=tag, options=self.parallel)
                 made = list(RunFolder(self.root).tasks(tag).values())
                 facts.append(f"{tag}: {_mix(made)}")

@@ -26,17 +26,25 @@ from synth.types import Guide, Manifest, SynthesisRequest, Task
 
 @dataclass(frozen=True)
 class Order:
-    """How many tasks are wanted of an environment; half of them by either route."""
+    """How many tasks are wanted of an environment, and what they are like.
+
+    ``program_share`` of them are programmatic, the rest graph tasks of at most ``max_steps`` calls.
+    """
 
     env_id: str
     count: int
     seed: int
     guide: Guide | None = None
+    program_share: float = 0.5  # ours: the paper states no share
+    max_steps: int = 4  # ours: see synth.tasks_graph.MAX_STEPS
 
 
 def orders(requests: Iterable[SynthesisRequest], seed: int) -> list[Order]:
     """What the arena asks for, as orders; each gets its own seed so that equal guides differ."""
-    return [Order(r.env_id, r.count, seed + n, r.guide) for n, r in enumerate(requests)]
+    return [
+        Order(r.env_id, r.count, seed + n, r.guide, max_steps=r.guide.max_steps)
+        for n, r in enumerate(requests)
+    ]
 
 
 def work(run: Path, payload: dict[str, Any]) -> Output:
@@ -80,9 +88,11 @@ def _draft(
     drafts: dict[str, Task] = {}
     for order in payload["orders"]:
         guide = None if order["guide"] is None else Guide.model_validate(order["guide"])
-        seed, by_program = order["seed"], order["count"] // 2
+        seed, by_program = order["seed"], int(order["count"] * order["program_share"])
         by_graph = order["count"] - by_program
-        made = tasks_graph.make_tasks(bundle, server, author, seed, by_graph, guide, reject=reject)
+        made = tasks_graph.make_tasks(
+            bundle, server, author, seed, by_graph, guide, order["max_steps"], reject=reject
+        )
         made += tasks_program.make_tasks(
             bundle, server, author, seed, by_program, guide, verifier_server=judge, reject=reject
         )
@@ -149,8 +159,13 @@ def elements(
 
 
 def _plain(order: Order) -> dict[str, Any]:
-    guide = None if order.guide is None else order.guide.model_dump(mode="json")
-    return {"count": order.count, "seed": order.seed, "guide": guide}
+    return {
+        "count": order.count,
+        "seed": order.seed,
+        "guide": None if order.guide is None else order.guide.model_dump(mode="json"),
+        "program_share": order.program_share,
+        "max_steps": order.max_steps,
+    }
 
 
 def run(
