@@ -57,8 +57,8 @@ class DemoConfig(Config):
     samples: int = 2  # episodes a measured task
     evolve_tasks: int = 90  # new tasks of the evolution round, in all
     sft: SFTConfig = SFTConfig(
-        epochs=2, rows=4, row_length=1024,
-        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="cosine", warmup_steps=5),
+        epochs=1, rows=4, row_length=1024,
+        optimizer=OptimizerConfig(learning_rate=5e-5, schedule="cosine", warmup_steps=5),
     )  # fmt: skip
     grpo: GRPOConfig = GRPOConfig(
         steps=14,
@@ -66,7 +66,7 @@ class DemoConfig(Config):
         max_rounds=2,
         limits=RolloutLimits(max_turns=7, max_new_per_turn=72, max_len=1024),
         batch=BatchConfig(),
-        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=5e-4)),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1e-4)),
     )
     evolve_steps: int = 8  # GRPO steps of the evolution round
     workers: int = 2  # worker processes of the pipelines
