@@ -64,9 +64,9 @@ class DemoConfig(Config):
         steps=14,
         groups_per_step=8,
         max_rounds=2,
-        limits=RolloutLimits(max_turns=7, max_new_per_turn=72, max_len=1024),
+        limits=RolloutLimits(max_turns=7, max_new_per_turn=72, max_len=1024, long_turn="failed"),
         batch=BatchConfig(),
-        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1e-4)),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=2e-4)),
     )
     evolve_steps: int = 8  # GRPO steps of the evolution round
     workers: int = 2  # worker processes of the pipelines

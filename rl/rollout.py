@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from model.engine import Engine, Generation
 from model.tokens import ChatTemplate, ParsedTurn
@@ -46,6 +46,9 @@ class RolloutLimits(Config):
     max_new_per_turn: int = 96  # sampled tokens of a turn
     max_len: int = 1024  # tokens of the whole episode
     max_observation: int = MAX_OBSERVATION  # characters of a tool's result
+    long_turn: Literal["truncated", "failed"] = "truncated"
+    # What a turn is that reaches max_new_per_turn: "truncated" as at the episode's end (masked, rule 6), or
+    # "failed": over-long messages break the protocol, the episode ends with "turns" and is trained on.
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,8 @@ class _Rollout:
             fault="caller" if turn.error and call is None else None,
         )
         if not made.stopped:
-            run.end("length")
+            room = self.limits.max_len - len(run.recorder.ids)
+            run.end("turns" if self.limits.long_turn == "failed" and room > 0 else "length")
         elif turn.answer_text is not None:
             try:
                 run.answer = verify.parse_answer(turn.answer_text)

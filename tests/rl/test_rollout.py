@@ -76,6 +76,18 @@ def test_rule_6_a_cut_turn_is_no_answer_and_has_its_own_finish_reason(engine, po
     assert done.finish_reason == "answer"
 
 
+def test_a_long_turn_can_be_a_failure_that_is_trained_on(engine, pool, tasks):
+    """With long_turn="failed" an over-long message breaks the protocol; the episode's end still masks."""
+    strict = LIMITS.model_copy(update={"long_turn": "failed"})
+    (cut,) = play(engine, pool, [[answer_text("x" * 200)]], tasks[:1], strict)
+    assert (cut.finish_reason, cut.verdict.passed) == ("turns", False)
+    assert sum(cut.loss_mask) == LIMITS.max_new_per_turn
+    prompt = cut.turns[0].end
+    small = strict.model_copy(update={"max_len": prompt + 10})
+    (full,) = play(engine, pool, [[answer_text("x" * 200)]], tasks[:1], small)
+    assert full.finish_reason == "length"
+
+
 def test_an_episode_without_room_for_a_message_is_cut_by_length(engine, pool, tasks):
     (whole,) = play(engine, pool, [[answer_text(2)]], tasks[:1])
     prompt = whole.turns[0].end
