@@ -207,7 +207,7 @@ class Learner:
             sums = {
                 "policy_loss": policy.loss,
                 "kl": kl,
-                "entropy": jnp.sum(jnp.where(mask > 0, entropy, 0.0)),
+                "entropy": jnp.sum(mask * jnp.where(mask > 0, entropy, 0.0)),
                 "tokens": policy.tokens,
                 "ratio_mean": policy.ratio,
                 "ratio_max": policy.ratio_max,
