@@ -17,11 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from arena.folder import RunFolder, read_records
+from arena.folder import Round, RunFolder, read_records
 from synth.errors import CallerError
-from synth.types import Task, Theme
+from synth.types import Diagnosis, SynthesisRequest, Task, Theme
 
 if TYPE_CHECKING:
+    from arena.sample import Split
     from beam_jobs.stage import Summary
     from synth.admission import CheckReport
 
@@ -147,37 +148,45 @@ def show_check(console: Console, reports: Sequence[CheckReport]) -> None:
         print(f"{len(tools)} tools, {100 * share:.1f}% with every test passed")
 
 
+def diagnose_round(
+    run: RunFolder, last: Round, split: Split, budget: int, seed: int
+) -> tuple[Diagnosis, list[SynthesisRequest]]:
+    """Diagnose a finished round, ask for tasks, and write both beside it (requests.jsonl last)."""
+    from arena.diagnose import diagnose
+    from arena.evolve import requests, write_requests
+
+    manifests, report = run.manifests(), last.report()
+    measured = [m for m in manifests if m.env_id in report.per_environment]
+    found = diagnose(report, last.episodes(), list(run.tasks().values()), measured, run.tool_kinds())
+    last.save_diagnosis(found)
+    train = [m for m in manifests if m.env_id in split.train]
+    wanted = requests(found, train, {m.env_id: m.taxonomy for m in train}, budget, seed)
+    write_requests(last.folder / "requests.jsonl", wanted)
+    return found, wanted
+
+
 def run_evolve(root: Path, budget: int, seed: int, as_json: bool) -> int:
     """Diagnose the last arena round of a run and write its diagnosis and requests.
 
     Raises:
         CallerError: no finished round, or nothing can be asked for (see :func:`arena.evolve.requests`).
     """
-    from arena.diagnose import diagnose
-    from arena.evolve import requests, write_requests
     from arena.sample import split_environments
 
     run = RunFolder(root)
     if not run.rounds():
         raise CallerError(f"{root}: no arena round has finished; run 'agent-world arena {root}' first")
     last = run.rounds()[-1]
-    manifests = run.manifests()
-    split = split_environments(manifests, seed)
-    report = last.report()
-    measured = [m for m in manifests if m.env_id in report.per_environment]
-    found = diagnose(report, last.episodes(), list(run.tasks().values()), measured, run.tool_kinds())
-    last.save_diagnosis(found)
-    train = [m for m in manifests if m.env_id in split.train]
-    wanted = requests(found, train, {m.env_id: m.taxonomy for m in train}, budget, seed)
+    split = split_environments(run.manifests(), seed)
+    found, wanted = diagnose_round(run, last, split, budget, seed)
     path = last.folder / "requests.jsonl"
-    write_requests(path, wanted)
     if as_json:
         asked = [json.loads(request.to_json()) for request in wanted]
-        print(json.dumps({"round": report.round, "requests": asked, "file": str(path)}))
+        print(json.dumps({"round": found.round, "requests": asked, "file": str(path)}))
         return 0
     console = Console()
     table = Table(
-        "weak environment", "passes", "top errors", title=f"after {report.round}", title_justify="left"
+        "weak environment", "passes", "top errors", title=f"after {found.round}", title_justify="left"
     )
     for weak in found.weaknesses:
         kinds = ", ".join(f"{kind} {n}" for kind, n in list(weak.error_kinds.items())[:3])

@@ -14,15 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arena.commands import bar, screen
-from arena.diagnose import diagnose
+from arena.commands import bar, diagnose_round, screen
 from arena.evaluate import evaluate
-from arena.evolve import read_requests, requests, write_requests
-from arena.folder import Round, RunFolder
+from arena.evolve import read_requests
+from arena.folder import Round, RunFolder, write_text
 from arena.measure import load_policy
 from arena.report import summary_table, write_report
 from arena.sample import Split, assert_held_out, split_environments
@@ -80,7 +79,6 @@ class Demo:
     config: DemoConfig
     say: Callable[[str], None] = print
     number: int = 0
-    timings: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[list[str]]:
@@ -90,7 +88,6 @@ class Demo:
         started = time.monotonic()
         yield facts
         seconds = time.monotonic() - started
-        self.timings[name] = seconds
         self.say(f"[{self.number:2d}/15] {name:<22} {'; '.join(facts)}  ({seconds:.1f} s)")
 
     # --- synthesis --------------------------------------------------------------------------------
@@ -257,18 +254,9 @@ class Demo:
         path = measured.folder / "requests.jsonl"
         with self.stage("diagnosis") as facts:
             if not path.exists():
-                report, manifests = measured.report(), run.manifests()
-                held = [m for m in manifests if m.env_id in split.arena]
-                found = diagnose(
-                    report, measured.episodes(), list(run.tasks().values()), held, run.tool_kinds()
-                )
-                measured.save_diagnosis(found)
-                train = [m for m in manifests if m.env_id in split.train]
-                taxonomy = {m.env_id: m.taxonomy for m in train}
-                write_requests(
-                    path, requests(found, train, taxonomy, self.config.evolve_tasks, self.config.seed)
-                )
-            weak = (measured.diagnosis() or _none()).weaknesses
+                diagnose_round(run, measured, split, self.config.evolve_tasks, self.config.seed)
+            diagnosis = measured.diagnosis()
+            weak = diagnosis.weaknesses if diagnosis else ()
             asked = read_requests(path)
             if weak:
                 kinds = ", ".join(list(weak[0].error_kinds)[:2])
@@ -336,10 +324,7 @@ def _claim(root: Path, config: DemoConfig) -> None:
                 f"{path}: this folder belongs to a demo with other options; give another --run folder"
             )
         return
-    root.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.rename(path)
+    write_text(path, text)
 
 
 def _per_class(themes: Sequence[Theme], count: int) -> list[Theme]:
@@ -351,12 +336,6 @@ def _per_class(themes: Sequence[Theme], count: int) -> list[Theme]:
         )
         kept += group[:count]
     return kept
-
-
-def _none() -> Any:
-    from synth.types import Diagnosis
-
-    return Diagnosis(round="", weaknesses=())
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,10 +18,11 @@ import networkx as nx
 from synth.author.base import Author, Executed, World
 from synth.env.bundle import Bundle
 from synth.env.episode import EnvServer, Episode
-from synth.env.state import diff, normalized_diff, rows
+from synth.env.state import rows
 from synth.graph import build_graph, opaque_refs, to_networkx
 from synth.leaks import find_leaks
 from synth.types import Criterion, Difficulty, Guide, Rubric, Task, ToolStep
+from synth.verify import state_change
 
 MAX_STEPS = 4  # ours: the shipped policy is small; the released script of the paper draws 3 to 8
 STATE_CHANGING = 0.5  # share of the tasks that must change the state (ours)
@@ -193,7 +194,8 @@ def make_tasks(
     """
     world = world_of(bundle)
     tables = bundle.manifest.tables
-    graph = bundle.graph or build_graph(bundle.tools, tables)
+    graph = to_networkx(bundle.graph or build_graph(bundle.tools, tables))
+    opaque = opaque_refs(tables)
     tasks: dict[str, Task] = {}
     note = reject or (lambda reason: None)
     low, high = (guide.min_steps, min(guide.max_steps, max_steps + 1)) if guide else (1, max_steps)
@@ -201,7 +203,7 @@ def make_tasks(
         if len(tasks) == count:
             break
         rng = random.Random(f"graph:{seed}:{bundle.manifest.digest}:{guide.id if guide else ''}:{attempt}")
-        walk = Walk(world, to_networkx(graph), opaque_refs(tables), rng)
+        walk = Walk(world, graph, opaque, rng)
         if guide is not None and guide.changes_state is not None:
             wanted = guide.changes_state
         else:  # half of what is kept, not half of what is tried: writes fail more often
@@ -241,7 +243,7 @@ def _one(
     if leaks:
         note("leak")
         return None
-    changed = normalized_diff(diff(bundle.state, final), manifest.tables)
+    changed = state_change(bundle.state, final, manifest.tables, manifest.audit_tables)
     writes = sum(k in WRITE_KINDS for k in kinds)
     if writes and not changed:
         note("write without effect")

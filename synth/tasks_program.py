@@ -14,10 +14,10 @@ from collections.abc import Callable
 from synth.author.base import Author, ProgramDraft
 from synth.env.bundle import Bundle
 from synth.env.episode import EnvServer, VerifierServer
-from synth.env.state import diff, normalized_diff
 from synth.leaks import find_leaks
 from synth.tasks_graph import WRITE_KINDS, task_id, world_of
 from synth.types import Difficulty, Guide, Program, Task
+from synth.verify import state_change
 
 ATTEMPTS = 12  # drafts a wanted task before giving up (ours)
 MAX_CALLS = 8  # ours: episodes of the shipped policy end after 8 turns
@@ -83,7 +83,7 @@ def _run(
         note("leak")
         return None
     kinds = [next(t for t in bundle.tools if t.name == c.tool).meta["kind"] for c in result.calls]
-    changed = normalized_diff(diff(bundle.state, final), manifest.tables)
+    changed = state_change(bundle.state, final, manifest.tables, manifest.audit_tables)
     if guide is not None and guide.changes_state is not None and guide.changes_state != bool(changed):
         note("guide")
         return None
