@@ -1,16 +1,20 @@
-"""What the pipelines leave on disk: outputs, receipts and dead letters of one run folder.
+"""What the pipelines leave in a run folder beside their outputs: receipts and dead letters.
 
     <run>/databases/ bundles/ checks/ tasks/ solutions/   the outputs, one file or folder an element
     <run>/receipts/<stage>/<name>.json                    which key made which outputs; written last
     <run>/dead_letters/<stage>.jsonl                      the elements that failed, one line each
-    <run>/tmp/                                            whatever is still being written
+    <run>/dead_letters/<stage>/<name>.json                the same, while the run that met them is going on
+    <run>/started/<stage>/<name>.json                     what workers are at
 
-An output appears under its own name only when it is whole: it is written below ``tmp/`` and
-renamed. A receipt is written after all outputs of its element, so a receipt with the right key
-and unchanged outputs means "done", and anything less means "do it again". That is all that
-resuming needs; a killed run leaves at most litter in ``tmp/``, which the next run sweeps.
+An output appears under its own name only when it is whole (:mod:`beam_jobs.store`). A receipt is written
+after all outputs of its element, so a receipt with the right key and unchanged outputs means
+"done", and anything less means "do it again". That is all that resuming needs.
 
-The run folder must be a path that every worker sees (a local disk or a shared mount).
+A worker that gives an element up writes its letter at once, so no killed run forgets a failure; the driver
+folds the letters into the stage's one file when the pipeline is over. A worker that dies can't write a
+letter; the mark of its beginning stays, and who comes after it counts: an element that killed as many workers
+as it has attempts is given up. A new run begins without marks, because what kills a whole run is rarely
+an element.
 """
 
 from __future__ import annotations
@@ -18,22 +22,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shutil
 import socket
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
 
-from synth.errors import CallerError, InfrastructureError
+from beam_jobs.store import Store
+from synth.errors import CallerError
 from synth.types import Record
 
 Fault = Literal["caller", "environment", "infrastructure", "program"]  # program: a bug of ours
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Receipt(Record):
@@ -54,11 +53,13 @@ class DeadLetter(Record):
     name: str
     key: str
     input: str  # where the element came from: "theme airports", "databases/airports.json"
+    payload: dict[str, Any] = Field(default_factory=dict)  # the arguments of the stage's work function
     fault: Fault
     error: str  # type of the exception
     message: str
     where: str = ""  # innermost frame, "file.py:line function"
     attempts: int = 1
+    seconds: float = 0.0
 
 
 def content_key(**parts: Any) -> str:
@@ -67,168 +68,165 @@ def content_key(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def open_run(path: str | Path) -> Path:
-    """Make the run folder if need be, and sweep what dead writers left in its ``tmp/``.
-
-    Raises:
-        CallerError: the path is a URL, or a file stands in its place.
-    """
-    if "://" in str(path):
-        raise CallerError(f"run folder {path}: not a path; name a local or mounted folder")
-    run = Path(path).absolute()
-    try:
-        (run / "tmp").mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise CallerError(f"run folder {run}: a file stands in its place; name another folder") from None
-    for litter in (run / "tmp").iterdir():
-        if not _writer_lives(litter.name):
-            _remove(litter)
-    return run
-
-
-def write_file(run: Path, relative: str, text: str) -> None:
-    """Write a whole file under its name, or nothing at all.
-
-    Raises:
-        InfrastructureError: the disk refused.
-    """
-    temporary, final = _temporary(run), run / relative
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, final)
-    except OSError as err:
-        _remove(temporary)
-        raise InfrastructureError(f"cannot write {relative}: {err.strerror or err}") from err
-
-
-def write_folder(run: Path, relative: str, build: Callable[[Path], object]) -> None:
-    """Let ``build`` fill a folder below ``tmp/`` and put it in its place whole.
-
-    ``build`` gets the path of a folder that doesn't exist yet. A folder that already stands
-    under the name is moved away first; between the two renames the name is free, never half.
-    """
-    room, final = _temporary(run), run / relative
-    room.mkdir(parents=True)
-    try:
-        build(room / final.name)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if final.exists():
-            os.rename(final, room / f"old-{final.name}")
-        os.rename(room / final.name, final)
-    except OSError as err:
-        raise InfrastructureError(f"cannot write {relative}: {err.strerror or err}") from err
-    finally:
-        _remove(room)
-
-
-def write_lines(run: Path, relative: str, lines: Iterable[str]) -> None:
-    """Write JSONL whole (see :func:`write_file`)."""
-    write_file(run, relative, "".join(line + "\n" for line in lines))
-
-
-@contextmanager
-def scratch(run: Path) -> Iterator[Path]:
-    """A folder of one's own below ``tmp/``, removed at the end."""
-    folder = _temporary(run)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        _remove(folder)
-
-
-def fingerprint(path: Path) -> str:
-    """SHA-256 of a file's bytes, or of the names and bytes of all files below a folder."""
-    if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    if not files:
-        raise FileNotFoundError(path)
-    total = hashlib.sha256()
-    for file in files:
-        total.update(f"{file.relative_to(path).as_posix()} {fingerprint(file)}\n".encode())
-    return total.hexdigest()
-
-
 # --- receipts -----------------------------------------------------------------------------------
 
 
-def write_receipt(run: Path, receipt: Receipt) -> None:
-    write_file(run, f"receipts/{receipt.stage}/{receipt.name}.json", receipt.to_json() + "\n")
+def write_receipt(store: Store, receipt: Receipt) -> None:
+    store.write(f"receipts/{receipt.stage}/{receipt.name}.json", receipt.to_json() + "\n")
 
 
-def read_receipt(run: Path, stage: str, name: str) -> Receipt | None:
+def read_receipt(store: Store, stage: str, name: str) -> Receipt | None:
     """The receipt of an element, or None when there is none that this version can read."""
     try:
-        return Receipt.from_json((run / f"receipts/{stage}/{name}.json").read_bytes())
+        return Receipt.from_json(store.read(f"receipts/{stage}/{name}.json"))
     except (FileNotFoundError, CallerError):
         return None
 
 
-def finished(run: Path, stage: str, name: str, key: str) -> Receipt | None:
+def delete_receipt(store: Store, stage: str, name: str) -> None:
+    store.delete(f"receipts/{stage}/{name}.json")
+
+
+def receipt_names(store: Store, stage: str) -> set[str]:
+    """Names of all elements that have a receipt, of whatever key."""
+    return {name.removesuffix(".json") for name in store.names(f"receipts/{stage}")}
+
+
+def finished(store: Store, stage: str, name: str, key: str) -> Receipt | None:
     """The receipt of an element that is done: same key, and every output still as it was written."""
-    receipt = read_receipt(run, stage, name)
+    receipt = read_receipt(store, stage, name)
     if receipt is None or receipt.key != key:
         return None
     try:
-        same = all(fingerprint(run / path) == digest for path, digest in receipt.outputs.items())
+        same = all(store.fingerprint(path) == digest for path, digest in receipt.outputs.items())
     except FileNotFoundError:
         return None
     return receipt if same else None
 
 
+# --- marks of beginning -----------------------------------------------------------------------------
+
+
+class Started(Record):
+    """A worker is at an element, or died there."""
+
+    key: str
+    workers: list[str]  # "host pid" of each that began in this run, the last one may still be at work
+
+
+def begin(store: Store, stage: str, name: str, key: str) -> int:
+    """Mark that this process begins; returns how many began before it and never came to an end."""
+    path, workers = f"started/{stage}/{name}.json", []
+
+    def change(old: bytes | None) -> bytes:
+        before = None if old is None else Started.from_json(old, where=path)
+        workers[:] = before.workers if before is not None and before.key == key else []
+        return (Started(key=key, workers=[*workers, this_worker()]).to_json() + "\n").encode()
+
+    store.update(path, change)
+    return len(workers)
+
+
+def end(store: Store, stage: str, name: str) -> None:
+    store.delete(f"started/{stage}/{name}.json")
+
+
+def acquit(store: Store, stage: str, guilty: Iterable[str] | None = None) -> bool:
+    """Take back the marks of workers that were ended for no fault of theirs; all when ``guilty`` is None.
+
+    Returns:
+        Whether marks of guilty workers remain.
+    """
+    remain = False
+    for name in store.names(f"started/{stage}"):
+        path = f"started/{stage}/{name}"
+        if guilty is not None:
+            mark = Started.from_json(store.read(path), where=path)
+            if mark.workers[-1] in guilty:
+                remain = True
+                continue
+            if mark.workers[:-1]:
+                mark = mark.model_copy(update={"workers": mark.workers[:-1]})
+                store.write(path, mark.to_json() + "\n")
+                continue
+        store.delete(path)
+    return remain
+
+
+def this_worker(pid: int | None = None) -> str:
+    return f"{socket.gethostname()} {pid or os.getpid()}"
+
+
 # --- dead letters -------------------------------------------------------------------------------
 
 
-def read_dead_letters(run: Path, stage: str) -> list[DeadLetter]:
-    path = run / f"dead_letters/{stage}.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [DeadLetter.from_json(line, where=f"{path}:{n}") for n, line in enumerate(lines, 1)]
+def write_dead_letter(store: Store, letter: DeadLetter) -> None:
+    """Report one element as dead, at once; :func:`fold_dead_letters` gathers."""
+    store.write(f"dead_letters/{letter.stage}/{letter.name}.json", letter.to_json() + "\n")
 
 
-def update_dead_letters(run: Path, stage: str, tried: Iterable[str], letters: Iterable[DeadLetter]) -> None:
-    """Replace the letters of the elements that were tried; those of other runs of the stage stay."""
-    names = set(tried)
-    kept = [letter for letter in read_dead_letters(run, stage) if letter.name not in names]
-    merged = sorted([*kept, *letters], key=lambda letter: letter.name)
-    if merged:
-        write_lines(run, f"dead_letters/{stage}.jsonl", (letter.to_json() for letter in merged))
-    else:
-        (run / f"dead_letters/{stage}.jsonl").unlink(missing_ok=True)
+def read_dead_letters(store: Store, stage: str) -> list[DeadLetter]:
+    """All letters of a stage by name, also those that a killed run didn't fold.
+
+    Raises:
+        CallerError: the file is damaged.
+    """
+    letters = {letter.name: letter for letter in _file(store, stage)}
+    letters |= {letter.name: letter for letter in _loose(store, stage)}
+    return [letters[name] for name in sorted(letters)]
 
 
-# --- temporary names ------------------------------------------------------------------------------
+def fold_dead_letters(store: Store, stage: str, alive: Iterable[str] = ()) -> list[DeadLetter]:
+    """Fold loose letters into the stage's file, and take away those of elements that passed since.
+
+    Letters of elements that this run didn't ask for stay.
+
+    Returns:
+        The letters that remain, by name.
+    """
+    passed, loose = set(alive), _loose(store, stage)
+    merged: dict[str, DeadLetter] = {}
+
+    def change(old: bytes | None) -> bytes | None:
+        merged.clear()
+        merged.update({letter.name: letter for letter in _lines(stage, old)})
+        merged.update({letter.name: letter for letter in loose})
+        for name in passed & merged.keys():
+            del merged[name]
+        return "".join(merged[name].to_json() + "\n" for name in sorted(merged)).encode() or None
+
+    path = f"dead_letters/{stage}.jsonl"
+    if loose or _file(store, stage):
+        store.update(path, change)
+    for letter in loose:
+        store.delete(f"dead_letters/{stage}/{letter.name}.json")
+    return [merged[name] for name in sorted(merged)]
 
 
-def _temporary(run: Path) -> Path:
-    """A fresh name below ``tmp/`` that says which process of which host writes there."""
-    pid = os.getpid()
-    return run / "tmp" / f"{socket.gethostname()}~{pid}~{_started(pid)}~{uuid.uuid4().hex}"
+def loose_names(store: Store, stage: str) -> set[str]:
+    """Names of the elements that died in the run that is going on."""
+    return {name.removesuffix(".json") for name in store.names(f"dead_letters/{stage}")}
 
 
-def _writer_lives(name: str) -> bool:
-    """Whether the writer of a temporary name may still be at work (on another host: assume so)."""
-    host, pid, started, *_ = [*name.split("~"), "", "", ""]
-    return host != socket.gethostname() or (pid.isdecimal() and _started(int(pid)) == started)
+def _loose(store: Store, stage: str) -> list[DeadLetter]:
+    found = []
+    for name in store.names(f"dead_letters/{stage}"):
+        path = f"dead_letters/{stage}/{name}"
+        try:
+            found.append(DeadLetter.from_json(store.read(path), where=path))
+        except FileNotFoundError:
+            continue  # another driver folded it just now
+    return found
 
 
-def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; "" when it has ended (a zombie has)."""
+def _file(store: Store, stage: str) -> list[DeadLetter]:
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]  # proc(5): field 22
+        return _lines(stage, store.read(f"dead_letters/{stage}.jsonl"))
+    except FileNotFoundError:
+        return []
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _lines(stage: str, data: bytes | None) -> list[DeadLetter]:
+    lines = (data or b"").decode().split("\n")
+    where = f"dead_letters/{stage}.jsonl"
+    return [DeadLetter.from_json(line, where=f"{where}:{n}") for n, line in enumerate(lines, 1) if line]

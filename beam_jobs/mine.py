@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_jobs import io
 from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.store import Store
 from synth.types import Theme
 
 ROUNDS = 2  # of complexification; source: synth.complexify.ROUNDS
 
 
-def work(run: Path, payload: dict[str, Any]) -> Output:
+def work(store: Store, payload: dict[str, Any], tools: Any) -> Output:
     """Mine one theme's database and complexify it."""
     from synth.complexify import complexify
     from synth.mining import mine
 
     theme = Theme.model_validate(payload["theme"])
-    mined = mine(theme, payload["seed"])
     author = load_author(payload["author"])
+    mined = mine(theme, payload["seed"], author)
     db = complexify(mined, theme, author, payload["seed"], rounds=payload["rounds"])
     path = f"databases/{theme.id}.json"
-    io.write_file(run, path, db.to_json() + "\n")
+    store.write(path, db.to_json() + "\n")
     counters = {
         "databases": 1,
         "tables_mined": len(mined.tables),
@@ -51,7 +51,7 @@ def elements(themes: Sequence[Theme], *, seed: int, rounds: int, author: str) ->
 
 
 def run(
-    run_dir: str | Path,
+    run_dir: str | Path | Store,
     themes: Sequence[Theme],
     *,
     seed: int,

@@ -1,6 +1,8 @@
-"""Beam options: passed through as they are, with a default runner that needs nothing but this process.
+"""Options of a pipeline: a few of our own, and Beam's, passed through as they are.
 
-The default is Beam's FnApiRunner in memory, chosen by name. Beam's own ``DirectRunner`` is a
+Ours (:class:`JobOptions`): ``--retry-dead``, ``--attempts N``, ``--element-timeout SECONDS``.
+
+The default runner is Beam's FnApiRunner in memory, chosen by name. Beam's own ``DirectRunner`` is a
 switch that tries Prism first, a Go program that it may want to download, and falls back by
 catching the failure; here ``DirectRunner`` therefore means the FnApiRunner that it falls back
 to. Everything else (``DataflowRunner``, ``PortableRunner``, a full class path) reaches Beam unchanged.
@@ -13,21 +15,66 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from beam_jobs.store import LocalStore, Store
+from beam_jobs.workers import Workers
 from synth.errors import CallerError
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.runner import PipelineRunner
 
+DASK_BUNDLES = 32  # ours: DaskRunner's own default puts 128 elements into one bundle, which is one worker's
 LOCAL = ("directrunner", "direct", "fnapirunner", "fnapi")
-WORKER = "apache_beam.runners.worker.sdk_worker_main"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options of ours that go beside Beam's; None leaves what the stage says.
+
+    Attributes:
+        retry_dead: try the elements again that died of their content.
+        attempts: for an infrastructure error.
+        element_timeout: seconds for one attempt at one element.
+    """
+
+    retry_dead: bool = False
+    attempts: int | None = None
+    element_timeout: float | None = None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CallerError(f"options: {message}")
+
+
+def split_options(words: Sequence[str]) -> tuple[JobOptions, list[str]]:
+    """Our options, and the words that are left for Beam.
+
+    Raises:
+        CallerError: a bad value.
+    """
+
+    def above_zero(kind: Callable[[str], float]) -> Callable[[str], float]:
+        def parse(text: str) -> float:
+            value = kind(text)
+            if not value > 0:
+                raise argparse.ArgumentTypeError(f"{text} is not above 0")
+            return value
+
+        return parse
+
+    parser = _Parser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--retry-dead", "--retry_dead", action="store_true")
+    parser.add_argument("--attempts", type=above_zero(int))
+    parser.add_argument("--element-timeout", "--element_timeout", type=above_zero(float))
+    found, left = parser.parse_known_args(list(words))
+    return JobOptions(**vars(found)), left
 
 
 @contextmanager
@@ -79,12 +126,29 @@ def build_options(args: Sequence[str]) -> PipelineOptions:
     return options
 
 
-def make_runner(options: PipelineOptions, log: Path) -> PipelineRunner:
-    """The runner that the options name.
+def spread(options: PipelineOptions, elements: int) -> None:
+    """Cut the work for DaskRunner into bundles of few elements, unless the user says how."""
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    if not str(options.view_as(StandardOptions).runner).lower().endswith("daskrunner"):
+        return
+    try:
+        from apache_beam.runners.dask.dask_runner import DaskOptions
+    except ImportError:
+        return  # make_runner says so
+    dask = options.view_as(DaskOptions)
+    if not dask.npartitions and not dask.partition_size:
+        dask.npartitions = max(1, min(elements, DASK_BUNDLES))
+
+
+def make_runner(options: PipelineOptions, store: Store, stage: str) -> tuple[PipelineRunner, Workers | None]:
+    """The runner that the options name, and its worker processes when they are ours to watch.
 
     Args:
         options: from :func:`build_options`.
-        log: where the worker processes of ``multi_processing`` write what they say.
+        store: the run folder; the worker processes of ``multi_processing`` write what they say below
+            ``logs/`` there, or nowhere when it is not a local folder.
+        stage: names that log.
 
     Raises:
         CallerError: the runner is unknown, or its package isn't installed.
@@ -94,14 +158,15 @@ def make_runner(options: PipelineOptions, log: Path) -> PipelineRunner:
 
     name = str(options.view_as(StandardOptions).runner)
     if name == "FnApiRunner":
-        return _local_runner(options, log)
+        local = isinstance(store, LocalStore)
+        return _local_runner(options, store.root / "logs" / f"{stage}-workers.log" if local else None)
     try:
-        return create_runner(name)
+        return create_runner(name), None
     except (ImportError, AttributeError, ValueError) as err:
         raise CallerError(f"--runner={name}: {err}") from None
 
 
-def _local_runner(options: PipelineOptions, log: Path) -> PipelineRunner:
+def _local_runner(options: PipelineOptions, log: Path | None) -> tuple[PipelineRunner, Workers | None]:
     """FnApiRunner as DirectRunner would set it up, and with the workers' noise sent to a file."""
     from apache_beam.options.pipeline_options import DirectOptions
     from apache_beam.portability.api import beam_provision_api_pb2
@@ -113,9 +178,8 @@ def _local_runner(options: PipelineOptions, log: Path) -> PipelineRunner:
     info = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode != "multi_processing":
-        return fn_runner.FnApiRunner(provision_info=info)
+        return fn_runner.FnApiRunner(provision_info=info), None
     direct.direct_running_mode = "in_memory"  # or the runner would replace the environment below
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = f"exec {shlex.quote(sys.executable)} -m {WORKER} >>{shlex.quote(str(log))} 2>&1"
-    environment = SubprocessSDKEnvironment.from_command_string(command)
-    return fn_runner.FnApiRunner(default_environment=environment, provision_info=info)
+    workers = Workers(log)
+    environment = SubprocessSDKEnvironment.from_command_string(workers.command())
+    return fn_runner.FnApiRunner(default_environment=environment, provision_info=info), workers

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from beam_jobs import io
 from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.store import Store, in_threads, open_store, write_lines
 from synth.errors import CallerError
 from synth.types import Guide, Manifest, SynthesisRequest, Task
+
+if TYPE_CHECKING:
+    from synth.env.verifier import VerifierServer
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,31 @@ def orders(requests: Iterable[SynthesisRequest], seed: int) -> list[Order]:
     ]
 
 
-def work(run: Path, payload: dict[str, Any]) -> Output:
+@contextmanager
+def tools() -> Iterator[VerifierServer]:
+    """The sandbox for verifiers: one a worker, a forked child each verification. An environment's own sandbox
+    is opened once an element, because code of one must never meet another's."""
+    from synth.env.episode import VerifierServer
+
+    with VerifierServer() as judge:
+        yield judge
+
+
+def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output:
     """Write, gate and filter the tasks of one environment."""
     from synth.env.bundle import read_bundle
-    from synth.env.episode import EnvServer, VerifierServer
+    from synth.env.serving import open_environment
     from synth.solver import ScriptedSolver, filter_solvable
 
-    path = run / "bundles" / payload["env_id"]
-    bundle = read_bundle(path)
     counters: Counter[str] = Counter()
-    with EnvServer(path) as server, VerifierServer() as judge:
-        drafts = _draft(bundle, server, judge, payload, counters)
+    with store.local(f"bundles/{payload['env_id']}") as path, open_environment(path) as server:
+        bundle = read_bundle(path)
+        author = load_author(payload["author"])
+        drafts = _draft(bundle, server, judge, author, payload, counters)
         sound = _gate(bundle, server, judge, drafts, counters)
-        solver = ScriptedSolver(error_rate=payload["error_rate"], seed=payload["orders"][0]["seed"])
+        seed = payload["orders"][0]["seed"]
+        own = getattr(author, "solver", None)  # an author that is a model tries the tasks itself
+        solver = own(seed) if own else ScriptedSolver(error_rate=payload["error_rate"], seed=seed)
         solved = filter_solvable(bundle, server, sound, solver, judge)
     counters["dropped_unsolved"] = len(sound) - len(solved)
     for kept in solved:
@@ -69,13 +85,13 @@ def work(run: Path, payload: dict[str, Any]) -> Output:
     name = f"{payload['env_id']}.{payload['tag']}.jsonl"
     solutions = _distinct(attempt for kept in solved for attempt in kept.passing)
     counters["solutions"] = len(solutions)
-    io.write_lines(run, f"tasks/{name}", (kept.task.to_json() for kept in solved))
-    io.write_lines(run, f"solutions/{name}", solutions)
+    write_lines(store, f"tasks/{name}", (kept.task.to_json() for kept in solved))
+    write_lines(store, f"solutions/{name}", solutions)
     return Output((f"tasks/{name}", f"solutions/{name}"), {k: n for k, n in counters.items() if n})
 
 
 def _draft(
-    bundle: Any, server: Any, judge: Any, payload: dict[str, Any], counters: Counter[str]
+    bundle: Any, server: Any, judge: Any, author: Any, payload: dict[str, Any], counters: Counter[str]
 ) -> list[Task]:
     """Both routes over all orders; a task whose id came before is dropped, a discarded draw is counted."""
     from synth import tasks_graph, tasks_program
@@ -84,7 +100,6 @@ def _draft(
         words = (word for word in reason.split() if "." not in word)  # names of tools would be endless
         counters[f"redrawn: {' '.join(words)}"] += 1
 
-    author = load_author(payload["author"])
     drafts: dict[str, Task] = {}
     for order in payload["orders"]:
         guide = None if order["guide"] is None else Guide.model_validate(order["guide"])
@@ -127,11 +142,11 @@ def _distinct(attempts: Iterable[Any]) -> list[str]:
     return list(lines)
 
 
-STAGE = Stage("synthesize", version=1, work=work)
+STAGE = Stage("synthesize", version=1, work=work, tools=tools)
 
 
 def elements(
-    run: Path, wanted: Sequence[Order], *, tag: str, author: str, error_rate: float
+    store: Store, wanted: Sequence[Order], *, tag: str, author: str, error_rate: float
 ) -> list[Element]:
     """One element an environment: all its orders under ``tag``.
 
@@ -141,11 +156,9 @@ def elements(
         CallerError: an order names an environment that has no bundle.
     """
     made, author_id = [], load_author(author).name
-    for env_id in dict.fromkeys(order.env_id for order in wanted):
-        path = run / "bundles" / env_id / "manifest.json"
-        if not path.exists():
-            raise CallerError(f"no bundle of environment {env_id} in {run / 'bundles'}; validate it first")
-        digest = Manifest.from_json(path.read_bytes(), where=str(path)).digest
+    env_ids = list(dict.fromkeys(order.env_id for order in wanted))
+    digests = in_threads(lambda env_id: _digest(store, env_id), env_ids)
+    for env_id, digest in zip(env_ids, digests, strict=True):
         payload = {
             "env_id": env_id,
             "tag": tag,
@@ -156,6 +169,22 @@ def elements(
         key = STAGE.key(payload, digest=digest, author_id=author_id)
         made.append(Element(f"{env_id}.{tag}", key, f"bundles/{env_id}", payload))
     return made
+
+
+def environments(run_dir: str | Path | Store) -> list[str]:
+    """Ids of all environments of a run that have a bundle."""
+    return open_store(run_dir).names("bundles")
+
+
+def _digest(store: Store, env_id: str) -> str:
+    try:
+        with store.local(f"bundles/{env_id}") as path:
+            manifest = path / "manifest.json"
+            return Manifest.from_json(manifest.read_bytes(), where=str(manifest)).digest
+    except FileNotFoundError:
+        raise CallerError(
+            f"no bundle of environment {env_id} in {store.url}/bundles; validate it first"
+        ) from None
 
 
 def _plain(order: Order) -> dict[str, Any]:
@@ -169,7 +198,7 @@ def _plain(order: Order) -> dict[str, Any]:
 
 
 def run(
-    run_dir: str | Path,
+    run_dir: str | Path | Store,
     wanted: Sequence[Order],
     *,
     tag: str,
@@ -189,5 +218,5 @@ def run(
         options: Beam options as on a command line.
         progress: see :func:`beam_jobs.stage.run_stage`.
     """
-    todo = elements(Path(run_dir), wanted, tag=tag, author=author, error_rate=error_rate)
+    todo = elements(open_store(run_dir), wanted, tag=tag, author=author, error_rate=error_rate)
     return run_stage(STAGE, todo, run_dir, options=options, progress=progress)

@@ -1,27 +1,25 @@
-"""The transforms that all pipelines share: try an element, keep its receipt, or send a dead letter.
+"""The transforms that all pipelines share: each element ends as a receipt or as a dead letter.
 
-    elements -> Reshuffle -> Attempt -+-> receipts (also on disk)
-                                      +-> dead letters -> one file
+    elements -> Reshuffle -> Attempt -+-> receipts      (each also in the run folder at once)
+                                      +-> dead letters  (likewise)
 
-An element that fails never stops the others. Only an
-:class:`~synth.errors.InfrastructureError` is tried again (with a wait that doubles): the same
-input gives the same caller's or environment's fault every time. The number of times that each thing
-was counted is a Beam counter in the namespace of the stage, for the runner's own monitoring;
-our summaries read the receipts (:mod:`beam_jobs.stage`).
+An element that fails never stops the others (:mod:`beam_jobs.attempt`). The number of times that each
+thing was counted is a Beam counter in the namespace of the stage, and the seconds an element took a
+distribution, for the runner's own monitoring; our summaries read the run folder (:mod:`beam_jobs.stage`).
 """
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from beam_jobs import io
-from beam_jobs.options import build_options, make_runner, quiet
-from beam_jobs.stage import Element, Output, Retry, Stage
-from synth.errors import CallerError, EnvironmentFault, InfrastructureError
+from beam_jobs.attempt import Bench, attempt
+from beam_jobs.options import build_options, make_runner, quiet, spread
+from beam_jobs.stage import Element, Stage
+from beam_jobs.store import Store
+from beam_jobs.workers import WorkerDied, watched
+from synth.errors import InfrastructureError
 
 with quiet():
     import apache_beam as beam
@@ -29,11 +27,6 @@ with quiet():
     from apache_beam.pvalue import PCollection, TaggedOutput
 
 DEAD = "dead"
-FAULTS: dict[type[Exception], io.Fault] = {
-    CallerError: "caller",
-    EnvironmentFault: "environment",
-    InfrastructureError: "infrastructure",
-}
 
 
 class Attempted(NamedTuple):
@@ -44,83 +37,72 @@ class Attempted(NamedTuple):
 
 
 class _AttemptFn(beam.DoFn):
-    def __init__(self, stage: Stage, run: Path) -> None:
-        self.stage, self.run = stage, run
+    """Holds a bench from setup to teardown; a killed worker's sandboxes end with its sockets."""
+
+    def __init__(self, stage: Stage, store: Store) -> None:
+        self.stage, self.store = stage, store
+
+    def setup(self) -> None:
+        self.bench = Bench(self.stage)
 
     def process(self, element: Element) -> Iterator[Any]:
         stage = self.stage
-        receipt = io.finished(self.run, stage.name, element.name, element.key)
-        if receipt is None:  # a runner may replay a bundle: what was finished stays finished
-            start, attempts = time.monotonic(), [0]
-            try:
-                output = with_retry(stage, self.run, element, attempts)
-                receipt = io.Receipt(
-                    stage=stage.name,
-                    name=element.name,
-                    key=element.key,
-                    outputs={path: io.fingerprint(self.run / path) for path in output.paths},
-                    counters=output.counters,
-                    seconds=round(time.monotonic() - start, 3),
-                )
-                io.write_receipt(self.run, receipt)
-            except Exception as err:
-                letter = dead_letter(stage, element, err, attempts[0])
-                Metrics.counter(stage.name, f"dead_{letter.fault}").inc()
-                yield TaggedOutput(DEAD, letter)
-                return
+        # a runner may replay a bundle: what was finished stays finished
+        ended = io.finished(self.store, stage.name, element.name, element.key)
+        ended = ended or attempt(stage, self.store, element, self.bench)
+        if isinstance(ended, io.DeadLetter):
+            Metrics.counter(stage.name, f"dead_{ended.fault}").inc()
+            yield TaggedOutput(DEAD, ended)
+            return
         Metrics.counter(stage.name, "done").inc()
-        for name, count in receipt.counters.items():
+        Metrics.distribution(stage.name, "milliseconds").update(int(1000 * ended.seconds))
+        for name, count in ended.counters.items():
             Metrics.counter(stage.name, name).inc(count)
-        yield receipt
+        yield ended
+
+    def teardown(self) -> None:
+        self.bench.close()
 
 
 class Attempt(beam.PTransform):
-    """Runs a stage's work on each element: ``elements | Attempt(stage, run)`` -> Attempted."""
+    """Runs a stage's work on each element: ``elements | Attempt(stage, store)`` -> Attempted."""
 
-    def __init__(self, stage: Stage, run: Path) -> None:
+    def __init__(self, stage: Stage, store: Store) -> None:
         super().__init__(label=f"Attempt({stage.name})")
-        self.stage, self.run = stage, run
+        self.stage, self.store = stage, store
 
     def expand(self, pcoll: PCollection[Element]) -> Attempted:
         tried: Any = (
             pcoll
             | "Spread" >> beam.Reshuffle()
-            | beam.ParDo(_AttemptFn(self.stage, self.run)).with_outputs(DEAD, main="receipts")
+            | beam.ParDo(_AttemptFn(self.stage, self.store)).with_outputs(DEAD, main="receipts")
         )
         return Attempted(tried.receipts, tried[DEAD])
 
 
-class WriteDeadLetters(beam.PTransform):
-    """Gathers the letters of this run into the stage's one file (see io.update_dead_letters)."""
-
-    def __init__(self, stage: str, run: Path, tried: Sequence[str]) -> None:
-        super().__init__(label="WriteDeadLetters")
-        self.stage, self.run, self.tried = stage, run, tuple(tried)
-
-    def expand(self, pcoll: PCollection[io.DeadLetter]) -> Any:
-        stage, run, tried = self.stage, self.run, self.tried
-        return (
-            pcoll
-            | beam.combiners.ToList()
-            | beam.Map(lambda letters: io.update_dead_letters(run, stage, tried, letters))
-        )
+def build(pipeline: beam.Pipeline, stage: Stage, elements: Sequence[Element], store: Store) -> Attempted:
+    """Put a stage into a pipeline; its steps are ``Elements`` and ``Attempt(<stage>)``."""
+    return pipeline | "Elements" >> beam.Create(list(elements)) | Attempt(stage, store)
 
 
-def run_pipeline(stage: Stage, elements: Sequence[Element], run: Path, options: Sequence[str]) -> None:
+def run_pipeline(stage: Stage, elements: Sequence[Element], store: Store, options: Sequence[str]) -> None:
     """Build and run the pipeline of a stage, and wait for its end.
 
     Raises:
         CallerError: a bad option.
-        InfrastructureError: the runner failed; what was finished until then is kept.
+        WorkerDied: a local worker process did; what was finished until then is kept.
+        InfrastructureError: the runner failed; likewise.
     """
     with quiet():
         parsed = build_options(options)
-        runner = make_runner(parsed, run / "logs" / f"{stage.name}-workers.log")
+        spread(parsed, len(elements))
+        runner, workers = make_runner(parsed, store, stage.name)
         pipeline = beam.Pipeline(runner=runner, options=parsed)
-        attempted: Any = pipeline | beam.Create(list(elements)) | Attempt(stage, run)
-        _ = attempted.dead | WriteDeadLetters(stage.name, run, [e.name for e in elements])
+        build(pipeline, stage, elements, store)
         try:
-            state = pipeline.run().wait_until_finish()
+            state = watched(lambda: _run(pipeline), workers) if workers else _run(pipeline)
+        except WorkerDied:
+            raise
         except Exception as err:
             if _interrupted(err):
                 raise KeyboardInterrupt from None
@@ -130,6 +112,17 @@ def run_pipeline(stage: Stage, elements: Sequence[Element], run: Path, options: 
         raise InfrastructureError(f"{stage.name}: the Beam job ended in state {state}")
 
 
+def _run(pipeline: Any) -> str | None:
+    """Run, wait, and close what DaskRunner leaves open: its client, and the cluster if it made one."""
+    result = pipeline.run()
+    try:
+        return result.wait_until_finish()
+    finally:
+        client = getattr(result, "client", None)
+        if client is not None:
+            client.close() if client.cluster is None else client.shutdown()
+
+
 def _interrupted(err: BaseException | None) -> bool:
     """Whether Ctrl-C is behind an error (Beam wraps it when it falls into an element's work)."""
     while err is not None:
@@ -137,36 +130,3 @@ def _interrupted(err: BaseException | None) -> bool:
             return True
         err = err.__cause__ or err.__context__
     return False
-
-
-def with_retry(stage: Stage, run: Path, element: Element, attempts: list[int]) -> Output:
-    """Call the stage's work, again after an infrastructure error; ``attempts[0]`` counts the calls."""
-    retry: Retry = stage.retry
-    while True:
-        attempts[0] += 1
-        try:
-            return stage.work(run, element.payload)
-        except InfrastructureError:
-            if attempts[0] >= retry.attempts:
-                raise
-        time.sleep(retry.wait * 2 ** (attempts[0] - 1))
-
-
-def dead_letter(stage: Stage, element: Element, err: Exception, attempts: int) -> io.DeadLetter:
-    """Say what went wrong, whose fault it is, and where."""
-    fault: io.Fault = "program"  # an exception that no one foresaw is ours
-    for kind, name in FAULTS.items():
-        fault = name if isinstance(err, kind) else fault
-    frames = traceback.extract_tb(err.__traceback__)
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].name}" if frames else ""
-    return io.DeadLetter(
-        stage=stage.name,
-        name=element.name,
-        key=element.key,
-        input=element.input,
-        fault=fault,
-        error=type(err).__name__,
-        message=str(err)[:2000],
-        where=where,
-        attempts=max(1, attempts),
-    )

@@ -7,32 +7,46 @@ Out: ``<run>/bundles/<env_id>/`` (layout: :mod:`synth.env.bundle`) and ``<run>/c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from beam_jobs import io
 from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.store import Store, in_threads, open_store
 from synth.errors import CallerError
 from synth.types import Database, Theme
 
+if TYPE_CHECKING:
+    from synth.env.sandbox import Provider
 
-def work(run: Path, payload: dict[str, Any]) -> Output:
+
+@contextmanager
+def tools() -> Iterator[Provider]:
+    """The sandbox that works here, tried out once a worker; each environment gets a fresh process of it,
+    because code of one must never meet another's."""
+    from synth.env.sandbox import pick_provider
+
+    yield pick_provider()
+
+
+def work(store: Store, payload: dict[str, Any], provider: Provider) -> Output:
     """Let the author write tools for one database, test them, and write what passed as a bundle."""
     from synth.admission import validate_environment
     from synth.env.bundle import write_bundle
     from synth.tools import make_environment
 
     theme = Theme.model_validate(payload["theme"])
-    source = run / payload["database"]
-    db = Database.from_json(source.read_bytes(), where=str(source))
+    source = payload["database"]
+    db = Database.from_json(store.read(source), where=f"{store.url}/{source}")
     drafted = make_environment(db, theme, load_author(payload["author"]), payload["seed"])
-    with io.scratch(run) as folder:
-        env, report = validate_environment(drafted, folder)
+    with store.scratch() as folder:
+        env, report = validate_environment(drafted, folder, provider)
     env = env.model_copy(update={"taxonomy": tuple(payload["taxonomy"])})
     bundle, checks = f"bundles/{env.env_id}", f"checks/{env.env_id}.json"
-    io.write_folder(run, bundle, lambda path: write_bundle(env, path))
-    io.write_file(run, checks, report.to_json() + "\n")
+    store.write_folder(bundle, lambda path: write_bundle(env, path))
+    store.write(checks, report.to_json() + "\n")
     counters = {
         "environments": 1,
         "tools_kept": len(env.tools),
@@ -43,10 +57,10 @@ def work(run: Path, payload: dict[str, Any]) -> Output:
     return Output((bundle, checks), counters)
 
 
-STAGE = Stage("validate", version=1, work=work)
+STAGE = Stage("validate", version=1, work=work, tools=tools)
 
 
-def elements(run: Path, themes: Sequence[Theme], *, seed: int, author: str) -> list[Element]:
+def elements(store: Store, themes: Sequence[Theme], *, seed: int, author: str) -> list[Element]:
     """One element a theme that has a database; themes whose mining died are left out.
 
     What decides the bundle: the bytes of the database, the theme, its place in the taxonomy (which is
@@ -55,12 +69,13 @@ def elements(run: Path, themes: Sequence[Theme], *, seed: int, author: str) -> l
     from synth.taxonomy import place
 
     author_id = load_author(author).name
-    paths = {theme.id: f"databases/{theme.id}.json" for theme in themes}
-    there = [theme for theme in themes if (run / paths[theme.id]).exists()]
-    places = place(there, [db for t in there if (db := _readable(run / paths[t.id]))]) if there else {}
+    mined = set(store.names("databases"))
+    there = [theme for theme in themes if f"{theme.id}.json" in mined]
+    paths = [f"databases/{theme.id}.json" for theme in there]
+    read = list(in_threads(lambda path: _look(store, path), paths))
+    places = place(there, [db for _, db in read if db is not None]) if there else {}
     made = []
-    for theme in there:
-        path = paths[theme.id]
+    for theme, path, (digest, _) in zip(there, paths, read, strict=True):
         payload = {
             "theme": theme.model_dump(mode="json"),
             "taxonomy": list(places[theme.id]),
@@ -68,21 +83,26 @@ def elements(run: Path, themes: Sequence[Theme], *, seed: int, author: str) -> l
             "seed": seed,
             "author": author,
         }
-        key = STAGE.key(payload, digest=io.fingerprint(run / path), author_id=author_id)
+        key = STAGE.key(payload, digest=digest, author_id=author_id)
         made.append(Element(theme.id, key, path, payload))
     return made
 
 
-def _readable(path: Path) -> Database | None:
-    """The database, or None when it is damaged: its own element will say so."""
+def _look(store: Store, path: str) -> tuple[str, Database | None]:
+    """SHA-256 of a database's bytes, and its schema without the rows, of which the taxonomy has no need.
+
+    None when it is damaged: its own element will say so.
+    """
+    data = store.read(path)
     try:
-        return Database.from_json(path.read_bytes(), where=str(path))
+        schema = Database.from_json(data, where=path).model_copy(update={"rows": {}})
     except CallerError:
-        return None
+        schema = None
+    return hashlib.sha256(data).hexdigest(), schema
 
 
 def run(
-    run_dir: str | Path,
+    run_dir: str | Path | Store,
     themes: Sequence[Theme],
     *,
     seed: int,
@@ -91,5 +111,5 @@ def run(
     progress: Progress | None = None,
 ) -> Summary:
     """Make and validate the environments that are missing. Errors: see :func:`beam_jobs.stage.run_stage`."""
-    todo = elements(Path(run_dir), themes, seed=seed, author=author)
+    todo = elements(open_store(run_dir), themes, seed=seed, author=author)
     return run_stage(STAGE, todo, run_dir, options=options, progress=progress)

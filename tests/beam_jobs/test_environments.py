@@ -10,6 +10,7 @@ import pytest
 
 from beam_jobs import io, mine, synthesize, validate
 from beam_jobs.stage import Summary
+from beam_jobs.store import LocalStore, fingerprint
 from synth.admission import check_bundle
 from synth.env.bundle import read_bundle
 from synth.env.episode import EnvServer, VerifierServer
@@ -95,7 +96,7 @@ def test_targeted_synthesis_obeys_the_guide_and_leaves_other_tasks_alone(
     built: Built,
 ) -> None:
     run, env_id = built[0], ENVS[0]
-    before = io.fingerprint(run / f"tasks/{env_id}.train.jsonl")
+    before = fingerprint(run / f"tasks/{env_id}.train.jsonl")
     guides = [
         Guide(id="writes", text="change something", changes_state=True),
         Guide(id="reads", text="only look", changes_state=False),
@@ -106,7 +107,7 @@ def test_targeted_synthesis_obeys_the_guide_and_leaves_other_tasks_alone(
     made = tasks(run, f"{env_id}.evolve1")
     assert {task.guide_id for task in made} == {"writes", "reads"}
     assert all(task.changes_state == (task.guide_id == "writes") for task in made)
-    assert io.fingerprint(run / f"tasks/{env_id}.train.jsonl") == before
+    assert fingerprint(run / f"tasks/{env_id}.train.jsonl") == before
 
 
 def test_the_same_orders_give_the_same_files_in_other_processes(built: Built, tmp_path: Path) -> None:
@@ -131,8 +132,8 @@ def test_finished_stages_are_skipped_and_a_new_database_renews_what_follows(
     mine.run(run, THEMES[:1], seed=1)
     validated = validate.run(run, THEMES, seed=0)
     assert (validated.done, validated.skipped) == (1, 1)
-    again = synthesize.elements(run, orders, tag="train", author="offline", error_rate=0.3)
-    current = [e.name for e in again if io.finished(run, "synthesize", e.name, e.key)]
+    again = synthesize.elements(LocalStore(run), orders, tag="train", author="offline", error_rate=0.3)
+    current = [e.name for e in again if io.finished(LocalStore(run), "synthesize", e.name, e.key)]
     assert current == [f"{ENVS[1]}.train"]
 
 
@@ -143,7 +144,7 @@ def test_a_damaged_database_is_a_dead_letter_and_the_other_goes_on(built: Built,
     (tmp_path / f"databases/{ENVS[0]}.json").write_text('{"theme_id": 3}')
     summary = validate.run(tmp_path, THEMES, seed=0)
     assert (summary.done, summary.dead) == (1, 1)
-    (letter,) = io.read_dead_letters(tmp_path, "validate")
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "validate")
     assert (letter.name, letter.input, letter.fault) == (ENVS[0], f"databases/{ENVS[0]}.json", "caller")
     assert "not a valid Database" in letter.message
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs import io, mine
+from beam_jobs.store import LocalStore
 from synth.errors import CallerError
 from synth.themes import builtin
 from synth.types import Database, Theme
@@ -49,7 +50,7 @@ def test_a_theme_without_sources_is_a_dead_letter(tmp_path: Path) -> None:
     )
     summary = mine.run(tmp_path, [empty, *THEMES[:1]], seed=0)
     assert (summary.done, summary.dead) == (1, 1)
-    (letter,) = io.read_dead_letters(tmp_path, "mine")
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "mine")
     assert (letter.name, letter.fault) == ("empty", "caller")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import squares
+from portable import portable
 
 from beam_jobs import io
 from beam_jobs.options import build_options
 from beam_jobs.stage import run_stage
+from beam_jobs.store import LocalStore, fingerprint
 
 TWO_WORKERS = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
@@ -29,6 +33,9 @@ for n in range(20):
 summary = run_stage(squares.STAGE, elements, sys.argv[1], options=sys.argv[2:])
 print(summary.done, summary.skipped, summary.dead)
 """
+
+
+DASK = ["--runner=apache_beam.runners.dask.dask_runner.DaskRunner"]
 
 
 def outputs(run: Path) -> dict[str, str]:
@@ -54,9 +61,116 @@ def test_every_runner_makes_the_same_files(
     assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
     assert len(outputs(tmp_path / "a")) == 5 * 5
     assert (plain.done, plain.dead, plain.counters) == (other.done, other.dead, other.counters)
-    letters = [io.read_dead_letters(tmp_path / run, "squares") for run in "ab"]
-    assert letters[0] == letters[1]
+    letters = [io.read_dead_letters(LocalStore(tmp_path / run), "squares") for run in "ab"]
+    assert [plain_letter(x) for x in letters[0]] == [plain_letter(x) for x in letters[1]]
     assert capfd.readouterr() == ("", ""), "worker processes speak to a log file"
+
+
+def check_same(tmp_path: Path, options: list[str]) -> None:
+    """The squares stage gives what it gives in this process, dead letters too."""
+    every = squares.elements(range(6), n4="poison")
+    plain = run_stage(squares.STAGE, every, tmp_path / "a")
+    other = run_stage(squares.STAGE, every, tmp_path / "b", options=options)
+    assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
+    assert (plain.done, plain.dead, plain.counters) == (other.done, other.dead, other.counters)
+    letters = [io.read_dead_letters(LocalStore(tmp_path / run), "squares") for run in "ab"]
+    assert [plain_letter(x) for x in letters[0]] == [plain_letter(x) for x in letters[1]]
+
+
+def plain_letter(letter: io.DeadLetter) -> io.DeadLetter:
+    return letter.model_copy(update={"seconds": 0.0})
+
+
+def test_dask_makes_the_same_files(tmp_path: Path) -> None:
+    pytest.importorskip("dask.distributed", reason="pip install '.[dask]'")
+    check_same(tmp_path, DASK)
+
+
+def test_the_portable_runner_makes_the_same_files_in_other_processes(tmp_path: Path) -> None:
+    with portable(tmp_path / "services") as options:
+        check_same(tmp_path, options)
+
+
+ENVIRONMENTS = """
+import sys
+from beam_jobs import mine, pack, synthesize, validate
+from synth.themes import builtin
+
+run, options = sys.argv[1], sys.argv[2:]
+themes = builtin("demo")[:3]
+mine.run(run, themes, seed=0, options=options)
+validate.run(run, themes, seed=0, options=options)
+orders = [synthesize.Order(env_id, 4, seed=0) for env_id in synthesize.environments(run)]
+synthesize.run(run, orders, tag="train", options=options)
+pack.run(run, per_shard=2, options=options)
+"""
+PARTS = ("databases", "bundles", "checks", "tasks", "solutions", "packed")
+
+
+def environments(run: Path, options: list[str], kill_after: float | None = None) -> int:
+    """All four stages in a process of their own, which may be killed; its exit status."""
+    command = [sys.executable, "-c", ENVIRONMENTS, str(run), *options]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        return process.wait(timeout=kill_after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+def prints(run: Path) -> dict[str, str]:
+    return {part: fingerprint(run / part) for part in PARTS}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_bundles_and_tasks_are_the_same_bytes_on_every_runner(tmp_path: Path) -> None:
+    assert environments(tmp_path / "memory", []) == 0
+    expected = prints(tmp_path / "memory")
+    assert environments(tmp_path / "processes", TWO_WORKERS) == 0
+    assert prints(tmp_path / "processes") == expected
+    with portable(tmp_path / "services") as options:
+        assert environments(tmp_path / "portable", options) == 0
+    assert prints(tmp_path / "portable") == expected
+    pytest.importorskip("dask.distributed", reason="the others passed; Dask needs pip install '.[dask]'")
+    assert environments(tmp_path / "dask", DASK) == 0
+    assert prints(tmp_path / "dask") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_bundles_and_tasks_are_the_same_bytes_after_five_kills(tmp_path: Path) -> None:
+    start = time.monotonic()
+    assert environments(tmp_path / "whole", []) == 0
+    took = time.monotonic() - start
+    chance, kills = random.Random(0), 0
+    while kills < 5:  # a resumed run has less to do: kill earlier each time
+        after = chance.uniform(0.15, 0.5) * took
+        if environments(tmp_path / "killed", [], after) == 0:
+            break
+        kills += 1
+    assert kills >= 3
+    assert environments(tmp_path / "killed", []) == 0
+    assert prints(tmp_path / "killed") == prints(tmp_path / "whole")
+    assert not list((tmp_path / "killed/tmp").iterdir())
+
+
+def test_a_worker_that_is_killed_costs_one_attempt_and_the_stage_goes_on(tmp_path: Path) -> None:
+    elements = squares.elements(range(4), n2="killer")  # kills its first worker
+    summary = run_stage(squares.STAGE, elements, tmp_path, options=TWO_WORKERS)
+    assert (summary.done, summary.dead) == (4, 0)
+    assert len(outputs(tmp_path)) == 4 * 5
+    assert not list(tmp_path.glob("started/squares/*"))
+
+
+def test_an_element_that_kills_every_worker_becomes_a_dead_letter(tmp_path: Path) -> None:
+    elements = squares.elements(range(4), n2="mass killer")
+    summary = run_stage(squares.STAGE, elements, tmp_path, options=[*TWO_WORKERS, "--attempts=2"])
+    assert (summary.done, summary.dead) == (3, 1)
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "squares")
+    assert (letter.name, letter.fault, letter.error) == ("2", "infrastructure", "WorkersDied")
+    assert letter.message == "2 workers died while they were at 2"
+    assert squares.times_done(LocalStore(tmp_path), 2) == 2
 
 
 def test_the_default_runner_is_in_this_process_and_needs_no_download() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import squares
 
 from beam_jobs import io
 from beam_jobs.stage import Summary, run_stage
+from beam_jobs.store import LocalStore
 from synth.errors import CallerError, InfrastructureError
 
 
@@ -78,7 +80,7 @@ def test_a_new_version_of_the_stage_does_everything_again(tmp_path: Path) -> Non
 def test_a_poison_element_becomes_a_dead_letter_and_the_others_go_on(tmp_path: Path) -> None:
     summary = run(tmp_path, range(5), n1="poison", n3="broken")
     assert (summary.done, summary.dead) == (3, 2)
-    poison, broken = io.read_dead_letters(tmp_path, "squares")
+    poison, broken = io.read_dead_letters(LocalStore(tmp_path), "squares")
     assert (poison.name, poison.input, poison.fault, poison.error) == (
         "1",
         "number 1",
@@ -101,7 +103,7 @@ def test_an_infrastructure_error_is_retried_and_may_pass(tmp_path: Path) -> None
 def test_an_infrastructure_error_that_stays_ends_as_a_dead_letter(tmp_path: Path) -> None:
     summary = run(tmp_path, range(2), n1="down")
     assert (summary.done, summary.dead) == (1, 1)
-    (letter,) = io.read_dead_letters(tmp_path, "squares")
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "squares")
     assert (letter.fault, letter.attempts) == ("infrastructure", 3)
 
 
@@ -109,7 +111,91 @@ def test_a_dead_element_is_tried_again_and_its_letter_goes_when_it_passes(tmp_pa
     run(tmp_path, range(3), n1="poison", n2="poison")
     summary = run(tmp_path, range(2))  # 1 is sound now, 2 isn't asked for
     assert (summary.done, summary.skipped, summary.dead) == (1, 1, 0)
-    assert [letter.name for letter in io.read_dead_letters(tmp_path, "squares")] == ["2"]
+    assert [letter.name for letter in io.read_dead_letters(LocalStore(tmp_path), "squares")] == ["2"]
+
+
+def test_what_died_of_its_content_is_left_alone_until_it_is_asked_for(tmp_path: Path) -> None:
+    first = run(tmp_path, range(3), n1="poison", n2="down")
+    assert (first.dead, first.left_dead) == (2, 0)
+    again = run(tmp_path, range(3), n1="poison", n2="down")
+    assert (again.done, again.skipped, again.dead, again.left_dead) == (0, 1, 2, 1)
+    assert calls(tmp_path) == ["0", "1", *["2"] * 6], "the machine may be well again: 2 was tried anew"
+    assert "2 dead (1 from before; --retry-dead tries again)" in again.line()
+    elements = squares.elements(range(3), n1="poison", n2="down")
+    asked = run_stage(squares.STAGE, elements, tmp_path, options=["--retry-dead"])
+    assert (asked.dead, asked.left_dead, calls(tmp_path).count("1")) == (2, 0, 2)
+
+
+def test_a_harmed_output_that_cannot_be_made_again_is_dead_and_not_done(tmp_path: Path) -> None:
+    (sound,) = squares.elements(range(1))
+    run_stage(squares.STAGE, [sound], tmp_path)
+    (tmp_path / "squares/0.txt").unlink()
+    broken = dataclasses.replace(sound, payload={"n": 0, "trouble": "down"})
+    summary = run_stage(squares.STAGE, [broken], tmp_path)
+    assert (summary.done, summary.skipped, summary.dead) == (0, 0, 1)
+    assert [letter.name for letter in io.read_dead_letters(LocalStore(tmp_path), "squares")] == ["0"]
+
+
+def test_a_letter_holds_the_input_with_which_the_element_can_be_done_again(tmp_path: Path) -> None:
+    run(tmp_path, range(1), n0="poison")
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "squares")
+    with pytest.raises(ValueError, match="0 is poison"):
+        squares.work(LocalStore(tmp_path), letter.payload, [])
+
+
+def test_letters_that_a_killed_run_left_are_read_and_folded(tmp_path: Path) -> None:
+    run(tmp_path, range(3), n1="poison", n2="poison")
+    store = LocalStore(tmp_path)
+    one, two = io.read_dead_letters(store, "squares")
+    (tmp_path / "dead_letters/squares.jsonl").write_text(one.to_json() + "\n")
+    io.write_dead_letter(store, two)
+    assert [letter.name for letter in io.read_dead_letters(store, "squares")] == ["1", "2"]
+    summary = run(tmp_path, range(3), n1="poison", n2="poison")
+    assert (summary.dead, summary.left_dead) == (2, 2)
+    assert len((tmp_path / "dead_letters/squares.jsonl").read_text().splitlines()) == 2
+    assert not list((tmp_path / "dead_letters/squares").iterdir())
+
+
+def test_an_element_that_is_out_of_time_is_stopped_and_the_others_go_on(tmp_path: Path) -> None:
+    elements = squares.elements(range(3), n1="endless")
+    summary = run_stage(squares.STAGE, elements, tmp_path, options=["--element-timeout", "2"])
+    assert (summary.done, summary.dead) == (2, 1)
+    (letter,) = io.read_dead_letters(LocalStore(tmp_path), "squares")
+    assert (letter.name, letter.fault, letter.error) == ("1", "infrastructure", "TimeLimitExceeded")
+    assert letter.message == "1 was not done within 2 s"
+    assert (letter.attempts, calls(tmp_path).count("1")) == (1, 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "squares:1"], "it ended"
+
+
+def test_what_elements_share_is_opened_once_and_anew_after_an_infrastructure_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "bench.log"
+    monkeypatch.setenv("AGENT_WORLD_TEST_BENCH", str(log))
+    run(tmp_path / "a", range(6), n1="poison")
+    assert log.read_text().split() == ["open", "close"]
+    log.unlink()
+    run(tmp_path / "b", range(3), n1="shaky")
+    assert log.read_text().split() == ["open", "close"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--attempts", "0"], "argument --attempts: 0 is not above 0"),
+        (["--element-timeout=soon"], "argument --element-timeout/--element_timeout: "),
+    ],
+)
+def test_a_bad_option_of_ours_is_one_clear_line(tmp_path: Path, words: list[str], said: str) -> None:
+    with pytest.raises(CallerError, match=f"options: {said}") as caught:
+        run_stage(squares.STAGE, squares.elements(range(1)), tmp_path, options=words)
+    assert "\n" not in str(caught.value)
+
+
+def test_attempts_are_the_users_choice(tmp_path: Path) -> None:
+    elements = squares.elements(range(1), n0="down")
+    run_stage(squares.STAGE, elements, tmp_path, options=["--attempts=2"])
+    assert calls(tmp_path) == ["0", "0"]
 
 
 def test_progress_runs_from_what_was_done_to_the_end(tmp_path: Path) -> None:
@@ -120,7 +206,7 @@ def test_progress_runs_from_what_was_done_to_the_end(tmp_path: Path) -> None:
     assert seen[0] == (2, 5, "")
     assert seen[-1][:2] == (5, 5)
     assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
-    assert {name for _, _, name in seen} == {"", "2", "3"}
+    assert {name for _, _, name in seen} == {"", "2", "3", "4"}, "the dead are seen too"
 
 
 @pytest.mark.parametrize(
@@ -148,16 +234,17 @@ def test_names_must_be_safe_and_differ(tmp_path: Path) -> None:
 
 def test_the_run_folder_must_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for bad in (tmp_path / "file", "gs://bucket/run"):
+    for bad in (tmp_path / "file", "s3://bucket/run", "gs://bucket"):
         with pytest.raises(CallerError, match="run folder"):
             run_stage(squares.STAGE, [], bad)
 
 
 def test_a_full_disk_is_the_infrastructures_fault(tmp_path: Path) -> None:
-    io.open_run(tmp_path)
+    store = LocalStore(tmp_path)
+    store.prepare()
     (tmp_path / "taken").write_text("")  # where a folder is needed: refused by the system, even for root
     with pytest.raises(InfrastructureError, match="cannot write taken/it"):
-        io.write_file(tmp_path, "taken/it", "text")
+        store.write("taken/it", "text")
     assert not list((tmp_path / "tmp").iterdir())
 
 

@@ -11,24 +11,30 @@ from apache_beam.testing.util import assert_that, is_not_empty
 
 from beam_jobs import io
 from beam_jobs.options import build_options, make_runner
-from beam_jobs.transforms import Attempt, WriteDeadLetters
+from beam_jobs.store import LocalStore
+from beam_jobs.transforms import Attempt
 
 
-def attempt(run: Path, numbers: range, **trouble: str) -> dict[str, int]:
+def attempt(store: LocalStore, numbers: range, **trouble: str) -> dict[str, int]:
     """Run ``Attempt`` over the numbers; the Beam counters of the stage."""
     options = build_options([])
-    pipeline = beam.Pipeline(runner=make_runner(options, run / "log"), options=options)
-    ends = pipeline | beam.Create(squares.elements(numbers, **trouble)) | Attempt(squares.STAGE, run)
+    runner, _ = make_runner(options, store, "squares")
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    ends = pipeline | beam.Create(squares.elements(numbers, **trouble)) | Attempt(squares.STAGE, store)
     assert_that(ends.receipts | "types" >> beam.Filter(lambda r: isinstance(r, io.Receipt)), is_not_empty())
-    _ = ends.dead | WriteDeadLetters("squares", run, [str(n) for n in numbers])
     result = pipeline.run()
     result.wait_until_finish()
-    found = result.metrics().query(MetricsFilter().with_namespace("squares"))["counters"]
-    return {counter.key.metric.name: counter.committed for counter in found}
+    found = result.metrics().query(MetricsFilter().with_namespace("squares"))
+    (took,) = found["distributions"]
+    assert took.key.metric.name == "milliseconds"
+    counted = {counter.key.metric.name: counter.committed for counter in found["counters"]}
+    assert took.committed.count == counted["done"]
+    return counted
 
 
 def test_beam_counters_say_what_the_receipts_and_letters_say(tmp_path: Path) -> None:
-    run = io.open_run(tmp_path)
+    run = LocalStore(tmp_path)
+    run.prepare()
     counted = attempt(run, range(5), n1="poison", n2="down", n3="broken")
     assert counted == {
         "done": 2,
@@ -44,7 +50,8 @@ def test_beam_counters_say_what_the_receipts_and_letters_say(tmp_path: Path) -> 
 
 
 def test_a_replayed_bundle_does_nothing_twice(tmp_path: Path) -> None:
-    run = io.open_run(tmp_path)
+    run = LocalStore(tmp_path)
+    run.prepare()
     first, again = attempt(run, range(3)), attempt(run, range(3))
     assert first == again
     assert [squares.times_done(run, n) for n in range(3)] == [1, 1, 1]

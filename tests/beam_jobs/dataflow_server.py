@@ -1,0 +1,103 @@
+"""A local server that speaks the part of Dataflow's REST API that a client needs, and really runs the job.
+
+It takes a job as the service would, fetches the pipeline proto that the client staged on GCS, and runs it
+on Beam's own runner in this process: what was staged is what is run, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Dataflow:
+    """``jobs`` are job descriptions as they came, ``protos`` the staged pipelines, ``states`` by job id."""
+
+    def __init__(self) -> None:
+        self.jobs: list[dict[str, Any]] = []
+        self.protos: list[Any] = []
+        self.states: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def create(self, job: dict[str, Any]) -> dict[str, Any]:
+        job = {**job, "id": f"job-{len(self.jobs)}"}
+        self.jobs.append(job)
+        self.states[job["id"]] = "JOB_STATE_RUNNING"
+        threading.Thread(target=self.run, args=(job,), daemon=True).start()
+        return self.describe(job)
+
+    def describe(self, job: dict[str, Any]) -> dict[str, Any]:
+        kept = {k: job[k] for k in ("id", "name", "projectId", "clientRequestId") if k in job}
+        return {**kept, "currentState": self.states[job["id"]], "location": "us-central1"}
+
+    def run(self, job: dict[str, Any]) -> None:
+        try:
+            self.states[job["id"]] = "JOB_STATE_DONE" if self.work(job) == "DONE" else "JOB_STATE_FAILED"
+        except Exception as err:
+            self.faults.append(repr(err))
+            self.states[job["id"]] = "JOB_STATE_FAILED"
+
+    def work(self, job: dict[str, Any]) -> str:
+        from apache_beam.io.filesystems import FileSystems
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.portability import python_urns
+        from apache_beam.portability.api import beam_runner_api_pb2
+        from apache_beam.runners.portability.fn_api_runner import fn_runner
+
+        options = job["environment"]["sdkPipelineOptions"]["options"]
+        with FileSystems.open(options["pipelineUrl"]) as file:
+            proto = beam_runner_api_pb2.Pipeline.FromString(file.read())
+        self.protos.append(beam_runner_api_pb2.Pipeline.FromString(proto.SerializeToString()))
+        for environment in proto.components.environments.values():
+            environment.urn, environment.payload = python_urns.EMBEDDED_PYTHON, b""
+            del environment.dependencies[:]
+        result = fn_runner.FnApiRunner().run_via_runner_api(proto, PipelineOptions([]))
+        return str(result.wait_until_finish())
+
+
+@contextmanager
+def serve() -> Iterator[tuple[Dataflow, str]]:
+    """The service and its endpoint."""
+    dataflow = Dataflow()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert re.fullmatch(r"/v1b3/projects/[^/]+/locations/[^/]+/jobs", self.path.partition("?")[0])
+            self.say(dataflow.create(body))
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            found = re.search(r"/jobs/([^/]+)(/messages|/metrics)?$", path)
+            if found is None:
+                return self.say({"jobs": [dataflow.describe(job) for job in dataflow.jobs]})
+            if found[2]:
+                return self.say({})
+            self.say(dataflow.describe(next(job for job in dataflow.jobs if job["id"] == found[1])))
+
+        def say(self, content: dict[str, Any]) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield dataflow, f"http://localhost:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
