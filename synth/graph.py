@@ -3,16 +3,25 @@
 Edges follow the paper (section 1.6): strong (3) where B requires what only another tool can give,
 weak (2) where B's input can come from A or from elsewhere, independent (1) where nothing links them.
 They are inferred from the tools' ``_meta`` references ("table.column") and the schema: a required
-parameter that refers to a key of a mined or ledger table is opaque, so its links are strong.
+parameter that refers to a key of a mined or ledger table is opaque, so its links are strong. For tools
+of others, which carry no references, :mod:`synth.graph_schemas` infers them from the schemas alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import networkx as nx
 
 from synth.types import Edge, Link, Table, Tool, ToolGraph
+
+Links = tuple[Link, ...]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
 def opaque_refs(tables: Sequence[Table]) -> set[str]:
@@ -38,27 +47,41 @@ def links_between(source: Tool, target: Tool) -> tuple[Link, ...]:
 def build_graph(tools: Sequence[Tool], tables: Sequence[Table]) -> ToolGraph:
     """Infer the edges between all ordered pairs of distinct tools."""
     opaque = opaque_refs(tables)
+
+    def find(source: Tool, target: Tool) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+        links = links_between(source, target)
+        required = set(target.input_schema.get("required", []))
+        strong = tuple(
+            link
+            for link in links
+            if link.parameter in required and target.meta["inputs"][link.parameter] in opaque
+        )
+        return links, strong
+
+    return connect(tools, find)
+
+
+def connect(tools: Sequence[_Named], find: Callable[[Any, Any], tuple[Links, Links]]) -> ToolGraph:
+    """The graph over all ordered pairs of distinct tools.
+
+    Args:
+        tools: anything with a name.
+        find: (all links, those that make the edge strong) from one tool to another.
+    """
     edges: list[Edge] = []
     linked: set[frozenset[str]] = set()
     for source in tools:
         for target in tools:
             if source.name == target.name:
                 continue
-            links = links_between(source, target)
+            links, strong = find(source, target)
             if not links:
                 continue
-            required = set(target.input_schema.get("required", []))
-            strong = tuple(
-                link
-                for link in links
-                if link.parameter in required and target.meta["inputs"][link.parameter] in opaque
-            )
-            kind = "strong" if strong else "weak"
             edges.append(
                 Edge(
                     source=source.name,
                     target=target.name,
-                    kind=kind,
+                    kind="strong" if strong else "weak",
                     weight=3 if strong else 2,
                     links=strong or links,
                 )

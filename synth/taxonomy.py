@@ -5,6 +5,7 @@ Ward tree over them is cut twice: low for second-level clusters, higher for the 
 that merge them. A theme whose spec declares ``first_level`` and ``second_level`` (a reviewed mapping)
 keeps those names, and :func:`report` says how well the clustering agrees with them; the others take
 the name of their cluster: that of its declared members, else its top terms. NumPy and SciPy only.
+Thousands of themes, and newcomers without refitting: :mod:`synth.classes`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from synth.embedding import words
 from synth.errors import CallerError
 from synth.types import Database, Theme
 
@@ -74,7 +76,7 @@ def report(themes: Sequence[Theme], databases: Sequence[Database] = ()) -> dict[
 
 def tfidf(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Rows of unit length, [texts, terms], and the terms: (1 + log count) * smoothed inverse frequency."""
-    counts = [Counter(w for w in _words(text) if w not in STOP) for text in texts]
+    counts = [Counter(w for w in words(text) if w not in STOP) for text in texts]
     seen = Counter(word for count in counts for word in count)
     terms = sorted(seen)
     column = {word: i for i, word in enumerate(terms)}
@@ -97,17 +99,6 @@ def adjusted_rand_index(pairs: Sequence[tuple[Any, Any]]) -> float:
     return 1.0 if largest == expected else (both - expected) / (largest - expected)
 
 
-def _words(text: str) -> list[str]:
-    """Lower-case words of three letters and more, plurals cut to the singular by rule of thumb."""
-    return [_singular(word) for word in re.findall(r"[^\W\d_]{3,}", text.lower())]
-
-
-def _singular(word: str) -> str:
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    return word[:-1] if len(word) > 3 and re.search(r"[^sui]s$", word) else word
-
-
 def _texts(themes: Sequence[Theme], databases: Sequence[Database]) -> list[str]:
     """The words of every environment: theme, business unit, and tables and columns where known."""
     if not themes:
@@ -116,11 +107,11 @@ def _texts(themes: Sequence[Theme], databases: Sequence[Database]) -> list[str]:
     texts = []
     for theme in themes:
         business = theme.spec.get("operations") or {}
-        words = [theme.name, theme.description, str(business.get("unit", "")), str(business.get("actor", ""))]
+        told = [theme.name, theme.description, str(business.get("unit", "")), str(business.get("actor", ""))]
         database = by_theme.get(theme.id)
         for table in database.tables if database else ():
-            words += [table.plural, table.description, *(column.label for column in table.columns)]
-        texts.append(" ".join(words))
+            told += [table.plural, table.description, *(column.label for column in table.columns)]
+        texts.append(" ".join(told))
     return texts
 
 
