@@ -1,26 +1,110 @@
 """Complexification: D(n+1) = phi(D(n), theme), N rounds.
 
 Each round asks the author for tables that the database lacks and records in ``Database.log`` what was
-added and why. It stops early when a round adds no table, because record growth alone is a bad sign of
-progress (paper.md, section 1.3).
+added and why. What it lacks is measured here (:func:`gaps`), and so is when to stop: when nothing is
+lacking and every table hangs together with the others, deep enough; or when a round adds no table. The number
+of records is no sign of progress (paper.md, section 1.3).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
 
 from synth.author.base import Author
-from synth.types import Database, Theme
+from synth.types import Database, Table, Theme
 
 ROUNDS = 2  # the paper does not state N; a third party's reproduction uses 2
+DEPTH = 2  # references in a row, from a ledger line over its entity to what groups it (ours)
+FEW = 3.0  # rows for each value of a category, below which totals say nothing (ours)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One thing that a database lacks. ``str(gap)`` says it in words."""
+
+    kind: str  # relations, history, constraints, totals, rows
+    table: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
 
 
 def complexify(db: Database, theme: Theme, author: Author, seed: int, rounds: int = ROUNDS) -> Database:
     """Run up to ``rounds`` rounds. Deterministic for (db, theme, author, seed)."""
     for round_ in range(db.rounds, db.rounds + rounds):
+        if not gaps(db) and coverage(db) == 1.0 and depth(db) >= DEPTH:
+            return db
         rng = random.Random(f"complexify:{seed}:{theme.id}:{round_}")
         richer = author.complexify(db, theme, round_, rng)
         if len(richer.tables) == len(db.tables):
             return richer
         db = richer
     return db
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def gaps(db: Database) -> list[Gap]:
+    """What a database lacks, in a fixed order: relations, history, constraints, totals, rows."""
+    found: list[Gap] = []
+    tables = [t for t in db.tables if t.kind != "audit"]
+    linked = {t.name for t in tables if t.foreign_keys} | {fk.table for t in tables for fk in t.foreign_keys}
+    found += [
+        Gap("relations", t.name, f"{t.name} has no reference to or from another table")
+        for t in tables
+        if t.name not in linked
+    ]
+    named = [t for t in tables if t.kind == "mined" and t.by_role("name")]
+    looked_up = {fk.table for t in named for fk in t.foreign_keys}  # such as the countries of the airports
+    people_ask = [t for t in named if t.name not in looked_up] or named
+    for table in people_ask:
+        about = [t for t in tables if any(fk.table == table.name for fk in t.foreign_keys)]
+        if not any(t.kind == "ledger" and t.by_role("status") for t in about):
+            found.append(Gap("history", table.name, f"nothing that happens to {table.plural} is recorded"))
+    if not any(t.kind == "constraint" for t in tables):
+        found.append(Gap("constraints", "", "no table of limits or rules"))
+    with_category = [t for t in people_ask if t.by_role("category")]
+    if with_category and not any(t.kind == "aggregate" for t in tables):
+        found.append(Gap("totals", with_category[0].name, f"no totals over {with_category[0].plural}"))
+    found += [gap for t in tables if (gap := _thin(db, t)) is not None]
+    return found
+
+
+def _thin(db: Database, table: Table) -> Gap | None:
+    """A ledger that has too few lines to add up."""
+    states = [c for c in table.by_role("status") if c.values]
+    if table.kind != "ledger" or not states:
+        return None
+    rows, wanted = len(db.rows[table.name]), FEW * len(states[0].values or ())
+    if rows >= wanted:
+        return None
+    return Gap(
+        "rows", table.name, f"{table.name} has {rows} rows, totals by {states[0].name} want {wanted:g}"
+    )
+
+
+def coverage(db: Database) -> float:
+    """Share of the tables that hang together by references (audit tables apart); 1.0 is all."""
+    graph = _references(db.tables)
+    parts = list(nx.weakly_connected_components(graph))
+    return max(map(len, parts)) / len(graph) if parts else 0.0
+
+
+def depth(db: Database) -> int:
+    """The longest way along references, in steps; a cycle counts as one table."""
+    return nx.dag_longest_path_length(nx.condensation(_references(db.tables)))
+
+
+def _references(tables: Sequence[Table]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(t.name for t in tables if t.kind != "audit")
+    graph.add_edges_from(
+        (t.name, fk.table) for t in tables for fk in t.foreign_keys if t.name in graph and fk.table in graph
+    )
+    return graph

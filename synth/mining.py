@@ -15,6 +15,7 @@ from collections import Counter
 from typing import Any
 
 from synth.author import corpus
+from synth.author.base import Author, Miner
 from synth.author.cleaning import Rows, clean
 from synth.author.corpus import Opened, Source, SourceColumn
 from synth.errors import CallerError, EnvironmentFault
@@ -24,14 +25,19 @@ TYPES = {"integer": int, "real": float, "text": str}
 UNFIT = "a gap, a rare category, a repeated or long name, no row to refer to, or outside the chosen part"
 
 
-def mine(theme: Theme, seed: int) -> Database:
+def mine(theme: Theme, seed: int, author: Author | None = None) -> Database:
     """The database of a theme, the same for the same theme and seed.
+
+    Args:
+        author: mines the themes that name no sources, when it can (:class:`synth.author.base.Miner`).
 
     Raises:
         CallerError: the theme names no sources, or one that is not in the catalogue.
         EnvironmentFault: what came out breaks :func:`validate`.
     """
     ids = theme.spec.get("sources") or []
+    if not ids and isinstance(author, Miner):
+        return author.mine(theme, random.Random(f"mine:{seed}:{theme.id}"))
     if not ids:
         raise CallerError(
             f"theme {theme.id}: field spec.sources: names no source; name some of the catalogue"

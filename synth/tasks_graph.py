@@ -17,7 +17,7 @@ import networkx as nx
 
 from synth.author.base import Author, Executed, World
 from synth.env.bundle import Bundle
-from synth.env.episode import EnvServer, Episode
+from synth.env.serving import EpisodeLike, ServerLike
 from synth.env.state import rows
 from synth.graph import build_graph, opaque_refs, to_networkx
 from synth.leaks import find_leaks
@@ -81,7 +81,7 @@ class Walk:
             chain.append(self.rng.choices([t for t, _ in options], [w for _, w in options])[0])
         return chain
 
-    def run(self, chain: list[str], episode: Episode) -> list[Executed]:
+    def run(self, chain: list[str], episode: EpisodeLike) -> list[Executed]:
         """Execute a chain.
 
         Raises:
@@ -139,7 +139,7 @@ class Walk:
                     continue
                 try:
                     if "[]" in path:
-                        items = done[j].value["items"]
+                        items = extract(done[j].value, path.split("[]")[0])
                         kind = self.world.tools[done[j].step.tool].meta["kind"]
                         index = 0 if kind == "search" else self.rng.randrange(len(items))
                         return (j, path), extract(done[j].value, path, index)
@@ -150,10 +150,12 @@ class Walk:
 
     def sample(self, p: str, ref: str, op: str, row: dict[str, Any] | None, schema: dict[str, Any]) -> Any:
         """A value from the database, or from the schema's enum."""
-        if "enum" in schema:
-            return self.rng.choice(schema["enum"])
+        if "enum" in schema or "examples" in schema:
+            return self.rng.choice(schema.get("enum") or schema["examples"])
         if op == "amount":
             return self.rng.randint(1, 5)
+        if not ref:
+            return None
         table, column = ref.split(".")
         if op in ("from", "to", "entity", "name", "line"):
             row = self.rng.choice(self.world.rows[table])  # every entity is drawn by itself
@@ -179,7 +181,7 @@ def task_id(env_id: str, route: str, instruction: str, env_digest: str) -> str:
 
 def make_tasks(
     bundle: Bundle,
-    server: EnvServer,
+    server: ServerLike,
     author: Author,
     seed: int,
     count: int,
@@ -220,7 +222,7 @@ def make_tasks(
 
 
 def _one(
-    bundle: Bundle, server: EnvServer, author: Author, walk: Walk, chain: list[str], kinds: list[str],
+    bundle: Bundle, server: ServerLike, author: Author, walk: Walk, chain: list[str], kinds: list[str],
     rng: random.Random, guide: Guide | None, note: Callable[[str], None],
 ) -> Task | None:  # fmt: skip
     manifest = bundle.manifest

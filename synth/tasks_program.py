@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from synth.author.base import Author, ProgramDraft
 from synth.env.bundle import Bundle
-from synth.env.episode import EnvServer, VerifierServer
+from synth.env.episode import VerifierServer
+from synth.env.serving import ServerLike
+from synth.env.state import State
 from synth.leaks import find_leaks
+from synth.replay import perturbed
 from synth.tasks_graph import WRITE_KINDS, task_id, world_of
-from synth.types import Difficulty, Guide, Program, Task
-from synth.verify import state_change
+from synth.types import Difficulty, Guide, Program, Task, ToolStep, Verdict
+from synth.verify import canonical, state_change
 
 ATTEMPTS = 12  # drafts a wanted task before giving up (ours)
 MAX_CALLS = 8  # ours: episodes of the shipped policy end after 8 turns
@@ -25,7 +31,7 @@ MAX_CALLS = 8  # ours: episodes of the shipped policy end after 8 turns
 
 def make_tasks(
     bundle: Bundle,
-    server: EnvServer,
+    server: ServerLike,
     author: Author,
     seed: int,
     count: int,
@@ -40,6 +46,7 @@ def make_tasks(
     own = verifier_server is None
     verifiers = verifier_server or VerifierServer()
     try:
+        world.bench = TrialBench(bundle, server, verifiers)
         for attempt in range(count * ATTEMPTS):
             if len(tasks) == count:
                 break
@@ -60,30 +67,22 @@ def make_tasks(
 
 
 def _run(
-    bundle: Bundle, server: EnvServer, verifiers: VerifierServer, draft: ProgramDraft, seed: int,
+    bundle: Bundle, server: ServerLike, verifiers: VerifierServer, draft: ProgramDraft, seed: int,
     guide: Guide | None, note: Callable[[str], None],
 ) -> Task | None:  # fmt: skip
     manifest = bundle.manifest
-    with server.open(seed) as episode:
-        result = episode.run_solution(draft.solution, max_calls=MAX_CALLS)
-        if result.error is not None or not result.calls or result.answer is None:
-            note("program: " + (result.error or "no calls").split(":")[0])
-            return None
-        final = episode.snapshot()
-    gold = verifiers.run(
-        draft.verifier, bundle.state, final, result.answer, manifest.tables, manifest.audit_tables
-    )
-    idle = verifiers.run(
-        draft.verifier, bundle.state, bundle.state, None, manifest.tables, manifest.audit_tables
-    )
-    if not gold.passed or idle.passed:
-        note("verifier: gold fails" if not gold.passed else "verifier: no-op passes")
+    trial = TrialBench(bundle, server, verifiers).run(draft, seed)
+    if trial.error is not None or trial.final is None:
+        note("program: " + (trial.error or "no calls").split(":")[0])
         return None
-    if find_leaks(draft.instruction, bundle.tools, manifest.tables, result.answer, given=draft.given):
+    if not trial.gold.passed or trial.idle.passed:
+        note("verifier: gold fails" if not trial.gold.passed else "verifier: no-op passes")
+        return None
+    if trial.leaks:
         note("leak")
         return None
-    kinds = [next(t for t in bundle.tools if t.name == c.tool).meta["kind"] for c in result.calls]
-    changed = state_change(bundle.state, final, manifest.tables, manifest.audit_tables)
+    kinds = [next(t for t in bundle.tools if t.name == c.tool).meta["kind"] for c in trial.calls]
+    changed = state_change(bundle.state, trial.final, manifest.tables, manifest.audit_tables)
     if guide is not None and guide.changes_state is not None and guide.changes_state != bool(changed):
         note("guide")
         return None
@@ -93,12 +92,12 @@ def _run(
         env_digest=manifest.digest,
         route="program",
         instruction=draft.instruction,
-        reference_answer=result.answer,
+        reference_answer=trial.answer,
         verifier=Program(code=draft.verifier),
-        chain=tuple(result.calls),
+        chain=tuple(trial.calls),
         solution=draft.solution,
         difficulty=Difficulty(
-            steps=len(result.calls), tools=len({c.tool for c in result.calls}),
+            steps=len(trial.calls), tools=len({c.tool for c in trial.calls}),
             writes=sum(k in WRITE_KINDS for k in kinds),
             branch=draft.branch, loop=draft.loop, aggregate=draft.aggregate,
         ),
@@ -107,3 +106,74 @@ def _run(
         seed=seed,
         guide_id=guide.id if guide else None,
     )  # fmt: skip
+
+
+# --- trying a draft -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a draft's solution; the verifier runs when it is first asked for."""
+
+    bench: TrialBench
+    draft: ProgramDraft
+    answer: Any
+    calls: list[ToolStep]
+    final: State | None  # None: it failed, or did nothing
+    error: str | None
+
+    @cached_property
+    def gold(self) -> Verdict:
+        """The verifier on what the solution did and answered."""
+        return self.bench.judge(self.draft, self.final or self.bench.bundle.state, self.answer)
+
+    @cached_property
+    def idle(self) -> Verdict:
+        """The verifier on an agent that does and says nothing."""
+        return self.bench.judge(self.draft, self.bench.bundle.state, None)
+
+    @cached_property
+    def leaks(self) -> list[str]:
+        bundle = self.bench.bundle
+        tables, given = bundle.manifest.tables, self.draft.given
+        return find_leaks(self.draft.instruction, bundle.tools, tables, self.answer, given=given)
+
+
+@dataclass(frozen=True)
+class TrialBench:
+    """Tries drafts in the sandbox; see :class:`synth.author.base.Bench`."""
+
+    bundle: Bundle
+    server: ServerLike
+    verifiers: VerifierServer
+
+    def run(self, draft: ProgramDraft, seed: int) -> Trial:
+        with self.server.open(seed) as episode:
+            result = episode.run_solution(draft.solution, max_calls=MAX_CALLS)
+            failed = result.error is not None or not result.calls or result.answer is None
+            final = None if failed else episode.snapshot()
+        return Trial(self, draft, result.answer, result.calls, final, result.error)
+
+    def judge(self, draft: ProgramDraft, final: State, answer: Any) -> Verdict:
+        manifest = self.bundle.manifest
+        return self.verifiers.run(
+            draft.verifier, self.bundle.state, final, answer, manifest.tables, manifest.audit_tables
+        )
+
+    def faults(self, draft: ProgramDraft, seed: int) -> list[str]:
+        """What keeps a draft from being a task, also the wrong answers that its verifier takes."""
+        trial = self.run(draft, seed)
+        if trial.error is not None:
+            return [f"the solution failed after {len(trial.calls)} calls: {trial.error}"]
+        if trial.final is None:
+            return ["the solution made no calls or returned None"]
+        found = []
+        if not trial.gold.passed:
+            wrong = "; ".join(f"{c.name}: {c.detail}" for c in trial.gold.checks if not c.passed)
+            found.append(f"the verifier fails the solution, which answers {canonical(trial.answer)}: {wrong}")
+        else:
+            taken = [a for a in perturbed(trial.answer) if self.judge(draft, trial.final, a).passed]
+            found += [f"the verifier passes the wrong answer {canonical(a)}" for a in taken]
+        if trial.idle.passed:
+            found.append("the verifier passes an agent that does nothing and answers nothing")
+        return found + [f"the instruction gives away {leak}" for leak in trial.leaks]

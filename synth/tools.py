@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from synth.author.base import Author
+from synth.author.base import Author, provenance_of
 from synth.graph import build_graph
 from synth.types import Database, Environment, Theme
 
@@ -25,5 +25,5 @@ def make_environment(
         database=db,
         tools=tuple(tools),
         graph=build_graph(tools, db.tables),
-        generator={"author": author.name, "seed": seed, "rounds": db.rounds},
+        generator={"author": author.name, "seed": seed, "rounds": db.rounds, **provenance_of(author)},
     )

@@ -2,15 +2,16 @@
 
 A stage (:mod:`synth.complexify`, :mod:`synth.tools`, :mod:`synth.tasks_graph`,
 :mod:`synth.tasks_program`) says what is needed and checks what comes back; an author writes it.
-:class:`synth.author.offline.OfflineAuthor` is procedural and needs no network. An author that asks
-a language model stands behind the same five methods.
+:class:`synth.author.offline.OfflineAuthor` is procedural and needs no network.
+:class:`synth.author.online.LLMAuthor` asks a language model behind the same methods, and is a
+:class:`Miner` too. :func:`synth.author.make_author` makes either by its name.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from synth.types import Criterion, Database, Guide, Table, Theme, Tool, ToolStep
 
@@ -40,6 +41,14 @@ class ProgramDraft:
     given: tuple[Any, ...] = ()
 
 
+class Bench(Protocol):
+    """Where an author may try a program before handing it in; it runs in the sandbox."""
+
+    def faults(self, draft: ProgramDraft, seed: int) -> list[str]:
+        """What is wrong with a draft, in the words of the real run; empty when nothing is."""
+        ...
+
+
 @dataclass
 class World:
     """What a task writer sees of an environment: tools, schema and the rows of the pristine state."""
@@ -49,6 +58,7 @@ class World:
     rows: dict[str, list[dict[str, Any]]]
     env_id: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
+    bench: Bench | None = None
 
     def kinds(self, *kinds: str) -> list[Tool]:
         """Tools of the given kinds, in bundle order."""
@@ -76,3 +86,15 @@ class Author(Protocol):
     def word_chain(self, world: World, steps: list[Executed], rng: random.Random) -> Worded | None: ...
 
     def write_program(self, world: World, guide: Guide | None, rng: random.Random) -> ProgramDraft | None: ...
+
+
+@runtime_checkable
+class Miner(Protocol):
+    """An author that mines databases itself, for themes that name no tables of the catalogue."""
+
+    def mine(self, theme: Theme, rng: random.Random) -> Database: ...
+
+
+def provenance_of(author: Author) -> dict[str, Any]:
+    """What an author adds to the generator of an environment's manifest: model, hashes of its prompts."""
+    return dict(getattr(author, "provenance", {}))
