@@ -3,21 +3,76 @@
 Training, scoring and decoding all come through :class:`Attention`. Without a cache the keys are
 the row itself and a token sees the earlier tokens of its own segment (segment 0 is padding). With
 a cache the new keys are written to the slot and a token sees the slot's entries up to its position.
+
+Three ways to the same numbers, see :func:`choose`. Softmax is float32 in all of them.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from model.config import ModelConfig
 from model.kvcache import LayerCache
 from model.layers import Linear, RMSNorm, rotate
+from model.sharding import constrain
 
 MASKED = -1e30  # finite: a row with nothing to see gives a mean, not NaN (its result is never used)
+LANES = 128  # splash attention's tiles: it takes rows whose length is a multiple
 CHUNK = 128  # queries at a time against the keys before them; ours, measured: halves the gradient's time
+
+
+class Segments(NamedTuple):
+    """Who may see whom in rows, without an array of T x T: causal within a segment."""
+
+    ids: Int[Array, "B T"]
+
+
+See = Bool[Array, "B T S"] | Segments
+
+
+def choose(config: ModelConfig) -> str:
+    """How rows attend: ``config.attention``, or what ``auto`` means on this backend.
+
+    ``chunked`` (CPU): chunks of queries against the keys before them, see :func:`attend`.
+    ``dot_product`` (GPU): :func:`jax.nn.dot_product_attention`.
+    ``splash`` (TPU): JAX's Pallas kernel, see :mod:`model.splash`; no array of T x T exists, so it is the
+    one for long rows. ``splash_interpret`` runs the same kernel on any machine, slowly, for tests.
+    """
+    if config.attention != "auto":
+        return config.attention
+    return {"tpu": "splash", "gpu": "dot_product"}.get(jax.default_backend(), "chunked")
+
+
+def visibility(
+    config: ModelConfig, segment_ids: Int[Array, "B T"], branch_ids: Int[Array, "B T"] | None = None
+) -> See:
+    """Who may see whom in rows; splash takes the segments, everything else a mask.
+
+    Rows with branches, and rows whose length the kernel's tiles don't divide, take the mask.
+    """
+    whole_tiles = segment_ids.shape[1] % LANES == 0
+    if choose(config).startswith("splash") and branch_ids is None and whole_tiles:
+        return Segments(segment_ids)
+    return see_segments(segment_ids, branch_ids)
+
+
+def attend_rows(
+    q: Float[Array, "B T H h"], k: Float[Array, "B T K h"], v: Float[Array, "B T K h"], see: See, how: str
+) -> Float[Array, "B T H h"]:
+    """Rows attend to themselves; ``how`` as in :func:`choose`."""
+    if isinstance(see, Segments):
+        from model.splash import splash  # Pallas takes a second to import, and only this needs it
+
+        return splash(q, k, v, see.ids, interpret=how == "splash_interpret")
+    if how != "chunked":
+        return jax.nn.dot_product_attention(q, k, v, mask=see[:, None])
+    return attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), see)
 
 
 def attend(
@@ -48,12 +103,13 @@ def _attend(q: Array, k: Array, v: Array, see: Array) -> Array:
     B, T, H, h = q.shape
     K, G = k.shape[1], H // k.shape[1]
     q = (q * h**-0.5).reshape(B, T, K, G, h).transpose(0, 2, 1, 3, 4).reshape(B, K, T * G, h)
-    scores = (q @ k).reshape(B, K, T, G, -1)
+    scores = jnp.matmul(q, k, preferred_element_type=jnp.float32).reshape(B, K, T, G, -1)
     scores = jnp.where(see[:, None, :, None], scores, MASKED)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
-    out = (weights.reshape(B, K, T * G, -1) @ v).reshape(B, K, T, G, h)
+    flat = weights.reshape(B, K, T * G, -1).astype(v.dtype)
+    out = jnp.matmul(flat, v, preferred_element_type=jnp.float32).reshape(B, K, T, G, h)
     out = out / weights.sum(axis=-1)[..., None]  # divided here: S times fewer divisions
-    return out.transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
+    return out.transpose(0, 2, 1, 3, 4).reshape(B, T, H, h).astype(q.dtype)
 
 
 def see_segments(
@@ -77,10 +133,10 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, out_scale: float):
         c = config
-        self.head_dim = c.head_dim
-        self.q = Linear(c.d_model, c.n_heads * c.head_dim, rngs)
-        self.k = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs)
-        self.v = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs)
+        self.head_dim, self.how = c.head_dim, choose(c)
+        self.q = Linear(c.d_model, c.n_heads * c.head_dim, rngs, bias=c.qkv_bias)
+        self.k = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, bias=c.qkv_bias)
+        self.v = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, bias=c.qkv_bias)
         self.o = Linear(c.n_heads * c.head_dim, c.d_model, rngs, out_scale)
         self.q_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else None
@@ -89,21 +145,28 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         angles: tuple[Array, Array],
-        see: Bool[Array, "B T S"],
+        see: See,
         cache: LayerCache | None = None,
         at: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """``cache`` with ``at`` (index of the first new token of each slot): decode; else the row itself."""
+    ) -> tuple[Float[Array, "B T D"], LayerCache]:
+        """``cache`` with ``at`` (index of the first new token of each slot): decode; else the row itself.
+
+        Returns:
+            what the layer adds, and the keys and values seen: the cache, or those of the row.
+        """
         heads = (*x.shape[:2], -1, self.head_dim)
         q, k, v = (project(x).reshape(heads) for project in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, *angles), rotate(k, *angles)
-        if cache is not None:
-            assert at is not None
-            cache = cache.write(k, v, at)
-            k, v = cache.k, cache.v
+        q, k, v = (checkpoint_name(constrain(y, "batch", "time", "heads", None), "qkv") for y in (q, k, v))
+        if cache is None:
+            out = attend_rows(q, k, v, see, self.how)
+            cache = LayerCache(k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3))
         else:
-            k, v = k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)
-        out = attend(q, k, v, see)
+            assert at is not None
+            assert not isinstance(see, Segments)
+            cache = cache.write(k, v, at)
+            out = attend(q, cache.k, cache.v, see)
+        out = checkpoint_name(out, "attention")
         return self.o(out.reshape(*x.shape[:2], -1)), cache

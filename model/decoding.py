@@ -29,7 +29,7 @@ def prefill(
     size = tokens_1T.shape[1]
     log.info("compiling prefill of %d tokens", size)
     model = nnx.merge(graphdef, params)
-    _, cache = model.decode(tokens_1T, jnp.zeros(1, jnp.int32), init_cache(config, 1, size))
+    cache = model.prefill(tokens_1T)
     whole = init_cache(config, 1, length)
     return jax.tree.map(lambda x, new: jax.lax.dynamic_update_slice(x, new, (0,) * 4), whole, cache)
 

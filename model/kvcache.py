@@ -45,7 +45,8 @@ def init_cache(config: ModelConfig, slots: int, length: int) -> Cache:
     K, h = config.n_kv_heads, config.head_dim
 
     def layer() -> LayerCache:
-        return LayerCache(jnp.zeros((slots, K, h, length)), jnp.zeros((slots, K, length, h)))
+        k, v = (slots, K, h, length), (slots, K, length, h)
+        return LayerCache(jnp.zeros(k, config.dtype), jnp.zeros(v, config.dtype))
 
     return tuple(layer() for _ in range(config.n_layers))
 

@@ -1,7 +1,9 @@
 """The plain parts of a transformer: norm, linear map, feed-forward block, rotary positions.
 
 Each part is a Flax NNX module over one or two arrays; nothing here knows about attention masks
-or caches. Kernels lie as [in, out] (Hugging Face stores [out, in]; :mod:`model.hf` turns them).
+or caches. Kernels lie as [in, out] (Hugging Face stores [out, in]; :mod:`model.weights` turns them).
+A part computes in the dtype of what it is given and keeps its weights in their own: with float32
+weights and bfloat16 activations the weights are rounded where they are used, and only there.
 
 Axes: B batch, T time, D model width, F feed-forward width, H heads, K key/value heads,
 h head width, V vocabulary, S cache length.
@@ -9,33 +11,41 @@ h head width, V vocabulary, S cache length.
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from model.config import RopeScaling
+
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square over the last axis, then by a trained weight."""
+    """Scale to unit root mean square over the last axis, then by a trained weight; in float32 inside."""
 
     def __init__(self, width: int, eps: float):
         self.weight = nnx.Param(jnp.ones((width,), jnp.float32))
         self.eps = eps
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        variance = jnp.mean(x * x, axis=-1, keepdims=True)
-        return x * jax.lax.rsqrt(variance + self.eps) * self.weight[...]
+        exact = x.astype(jnp.float32)
+        variance = jnp.mean(exact * exact, axis=-1, keepdims=True)
+        return (exact * jax.lax.rsqrt(variance + self.eps) * self.weight[...]).astype(x.dtype)
 
 
 class Linear(nnx.Module):
-    """``x @ kernel``; normal initialisation with deviation ``scale / sqrt(in)``."""
+    """``x @ kernel (+ bias)``; normal initialisation with deviation ``scale / sqrt(in)``, bias 0."""
 
-    def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs, scale: float = 1.0):
+    def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs, scale: float = 1.0, bias: bool = False):
         noise = jax.random.normal(rngs.params(), (n_in, n_out), jnp.float32)
         self.kernel = nnx.Param(noise * scale * n_in**-0.5)
+        self.bias = nnx.Param(jnp.zeros((n_out,), jnp.float32)) if bias else None
 
     def __call__(self, x: Float[Array, "*batch n_in"]) -> Float[Array, "*batch n_out"]:
-        return x @ self.kernel[...]
+        out = x @ self.kernel[...].astype(x.dtype)
+        return out if self.bias is None else out + self.bias[...].astype(x.dtype)
 
 
 class SwiGLU(nnx.Module):
@@ -51,15 +61,45 @@ class SwiGLU(nnx.Module):
 
 
 def rope_angles(
-    positions: Int[Array, "B T"], head_dim: int, theta: float
+    positions: Int[Array, "B T"], head_dim: int, theta: float, scaling: RopeScaling | None = None
 ) -> tuple[Float[Array, "B T 1 half"], Float[Array, "B T 1 half"]]:
-    """Cosine and sine of the rotary angles, with an axis for the heads."""
+    """Cosine and sine of the rotary angles, float32, with an axis for the heads."""
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if scaling is not None:
+        frequencies = frequencies * scaled_share(scaling, head_dim, theta)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
-    return jnp.cos(angles), jnp.sin(angles)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    if scaling is not None and scaling.kind == "yarn":
+        size = 1.0 + 0.1 * math.log(max(scaling.factor, 1.0))
+        cos, sin = cos * size, sin * size
+    return cos, sin
+
+
+def scaled_share(scaling: RopeScaling, head_dim: int, theta: float) -> np.ndarray:
+    """What each of the head_dim / 2 frequencies is multiplied by: between 1/factor and 1.
+
+    The formulas are those of :class:`model.config.RopeScaling`'s sources.
+    """
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    if scaling.kind == "llama3":
+        turns = scaling.original_max_len * frequencies / (2 * np.pi)
+        keep = np.clip((turns - scaling.slow) / (scaling.fast - scaling.slow), 0.0, 1.0)
+    else:
+
+        def index(turns: float) -> float:
+            """Of the frequency that turns so often over the original length."""
+            length = scaling.original_max_len / (2 * math.pi * turns)
+            return head_dim * math.log(length) / (2 * math.log(theta))
+
+        first = max(math.floor(index(scaling.fast)), 0)
+        last = min(math.ceil(index(scaling.slow)), head_dim - 1)
+        ramp = (np.arange(head_dim // 2) - first) / (max(last - first, 0) or 0.001)
+        keep = 1.0 - np.clip(ramp, 0.0, 1.0)
+    return (keep + (1.0 - keep) / scaling.factor).astype(np.float32)
 
 
 def rotate(x: Float[Array, "B T N h"], cos: Array, sin: Array) -> Float[Array, "B T N h"]:
     """Turn queries or keys by their position; the halves convention (Hugging Face's), not the pairs one."""
-    first, second = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)

@@ -4,6 +4,9 @@ A mesh has some of the axes ``data`` (copies of the weights), ``fsdp`` (weights 
 used), ``tensor`` (heads and feed-forward cut) and ``sequence`` (time cut). A parameter's logical
 axes follow from its name. An axis that the mesh lacks, or that doesn't divide the size, leaves the
 array whole there. On one device nothing here is needed.
+
+Inside ``with on_mesh(mesh):`` the transformer also says where its activations live
+(:func:`constrain`); outside, the compiler decides from the arguments alone. Results are the same.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 RULES: dict[str | None, tuple[str, ...]] = {
     None: (),
+    # activations
     "batch": ("data", "fsdp"),
     "time": ("sequence",),
+    "residual": ("sequence", "tensor"),  # time between blocks: norms and residuals aren't done twice
+    # weights; heads and mlp also cut the activations that they make
     "vocab": ("tensor",),
     "embed": ("fsdp",),
     "heads": ("tensor",),
@@ -36,36 +42,67 @@ KERNELS = {
     "head": ("embed", "vocab"),
 }
 
+on_mesh = jax.set_mesh
+
 
 def make_mesh(**axes: int) -> Mesh:
     """A mesh such as ``make_mesh(data=2, fsdp=4)``; the compiler places what lies between our arrays."""
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
 
+def current_mesh() -> Any | None:
+    """The mesh of the surrounding ``with on_mesh(...)``; None outside."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
 def logical_axes(path: tuple[Any, ...]) -> tuple[str | None, ...]:
     """Logical axes of a parameter of :class:`model.transformer.Transformer`, by its path."""
     if path[-1] == "kernel":
-        return KERNELS[path[-2]]
-    return ("vocab", "embed") if path[-1] == "embedding" else (None,)
+        axes = KERNELS[path[-2]]
+    elif path[-1] == "bias":
+        axes = KERNELS[path[-2]][1:]
+    else:
+        axes = ("vocab", "embed") if path[-1] == "embedding" else (None,)
+    return (None, *axes) if is_stacked(path) else axes
 
 
-def place(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> NamedSharding:
+def is_stacked(path: tuple[Any, ...]) -> bool:
+    """True for one array over all layers (``scan_layers``)."""
+    return path[0] == "layers" and not isinstance(path[1], int)
+
+
+def fitting(mesh: Any, name: str | None, size: int) -> tuple[str, ...]:
+    """Mesh axes that cut an array axis of this logical name and size; () leaves it whole."""
+    found = tuple(axis for axis in RULES[name] if axis in mesh.shape)
+    return found if size % math.prod(mesh.shape[axis] for axis in found) == 0 else ()
+
+
+def place(mesh: Any, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> NamedSharding:
     """Sharding of an array with these logical axes."""
-    spec = []
-    for name, size in zip(axes, shape, strict=True):
-        found = tuple(axis for axis in RULES[name] if axis in mesh.shape)
-        fits = found and size % math.prod(mesh.shape[axis] for axis in found) == 0
-        spec.append(found if fits else None)
+    spec = (fitting(mesh, name, size) or None for name, size in zip(axes, shape, strict=True))
     return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def constrain(x: Any, *axes: str | None) -> Any:
+    """Say where an activation lives, inside ``with on_mesh(...)``; elsewhere nothing happens."""
+    mesh = current_mesh()
+    return x if mesh is None else jax.lax.with_sharding_constraint(x, place(mesh, axes, x.shape))
+
+
+def param_shardings(mesh: Mesh, params: nnx.State) -> nnx.State:
+    """The sharding of each parameter, as a tree like ``params`` (arrays or shapes)."""
+    flat = nnx.to_flat_state(params)
+    tree = nnx.from_flat_state(
+        [(path, leaf.replace(place(mesh, logical_axes(path), leaf.shape))) for path, leaf in flat]
+    )
+    # the leaves in the place of the arrays: what NNX notes about a Param depends on its value
+    return jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(tree))
 
 
 def shard_params(mesh: Mesh, params: nnx.State) -> nnx.State:
     """Put parameters where they belong."""
-    flat = [
-        (path, leaf.replace(jax.device_put(leaf[...], place(mesh, logical_axes(path), leaf.shape))))
-        for path, leaf in nnx.to_flat_state(params)
-    ]
-    return nnx.from_flat_state(flat)
+    return jax.device_put(params, param_shardings(mesh, params))
 
 
 def shard_batch(mesh: Mesh, batch: Any) -> Any:

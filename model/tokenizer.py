@@ -26,6 +26,14 @@ from tokenizers import Tokenizer as RustTokenizer
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 CONTROL = (PAD, START, END)
+# What other programs keep beside tokenizer.json; read and written with it, not used here.
+SIDE_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 
 SYSTEM = 'system\nCall tools with <tool_call>. Finish with {"answer": value}.\n<tools>\n'
 _TYPES = ("string", "integer", "number", "boolean")
@@ -103,7 +111,8 @@ class Tokenizer:
     Lone surrogates, which UTF-8 cannot write, become U+FFFD first.
     """
 
-    def __init__(self, rust: RustTokenizer):
+    def __init__(self, rust: RustTokenizer, side_files: dict[str, str] | None = None):
+        self.side_files = dict(side_files or {})  # name -> text, see SIDE_FILES
         self._rust = rust
         self._rust.encode_special_tokens = True  # control tokens are never made out of text
         self.pad_id, self.start_id, self.eos_id = (self._control(token) for token in CONTROL)
@@ -116,8 +125,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read ``tokenizer.json`` of a policy folder."""
-        return cls(RustTokenizer.from_file(str(Path(folder) / "tokenizer.json")))
+        """Read ``tokenizer.json`` of a policy folder, and what stands beside it."""
+        folder = Path(folder)
+        beside = {name: (folder / name).read_text() for name in SIDE_FILES if (folder / name).exists()}
+        return cls(RustTokenizer.from_file(str(folder / "tokenizer.json")), beside)
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into an existing folder."""

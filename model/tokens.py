@@ -182,7 +182,7 @@ class ChatTemplate:
             return ParsedTurn(text, answer_text=text.strip())
         body, _, after = rest.partition(CALL_CLOSE)
         try:
-            call, remark = _read_call(body)
+            call, remark = read_call(body)
         except ValueError as err:
             return ParsedTurn(text, error=f"malformed tool call: {err}")
         if CALL_OPEN in after:
@@ -195,7 +195,7 @@ class ChatTemplate:
         return self._pieces[text]
 
 
-def _read_call(body: str) -> tuple[Call, str | None]:
+def read_call(body: str) -> tuple[Call, str | None]:
     """The call in the JSON between the tags, and a remark.
 
     Raises:
