@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl.advantages import group_advantages, informative
+from rl.advantages import Baseline, group_advantages, informative, overlong_penalty
 from rl.batch import Batch, Sample, micro_batches, pack
 from rl.learner import Config
 from rl.rewards import group_rewards, reward, staleness, trainable
@@ -26,6 +26,9 @@ class BatchConfig(Config):
     minibatches: int = 2  # optimizer steps a training step (ours, measured: fewer steps to the same reward)
     max_staleness: int = 0  # how many versions old a sampled turn may be when it is trained on
     normalise: bool = True  # divide advantages by the group's standard deviation (GRPO)
+    baseline: Baseline = "mean"  # "leave_one_out": RLOO
+    overlong_buffer: int = 0  # tokens before the limit that cost reward; DAPO: a fifth of the limit
+    overlong_limit: int = 1024  # tokens; the rollout's max_len
     row_length: int = 1536  # columns of a packed row (ours, measured: a shared group of 8 fills one)
     rows: int = 1  # rows of a micro-batch (ours: no rows of padding, least memory)
     share_prompts: bool = True  # ours: groups of 8 with long prompts cost a third
@@ -55,7 +58,9 @@ def make_minibatches(config: BatchConfig, groups: Sequence[Group], version: int)
 def group_samples(config: BatchConfig, group: Group, version: int) -> list[Sample]:
     """The trainable members of a group with their advantages; the others only shaped the baseline."""
     samples = []
-    advantages = group_advantages(group_rewards(group), normalise=config.normalise)
+    lengths = np.array([len(t.token_ids) for t in group])
+    rewards = group_rewards(group) + overlong_penalty(lengths, config.overlong_limit, config.overlong_buffer)
+    advantages = group_advantages(rewards, normalise=config.normalise, baseline=config.baseline)
     for trajectory, advantage in zip(group, advantages, strict=True):
         if not trainable(trajectory):
             continue

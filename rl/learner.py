@@ -2,53 +2,80 @@
 
 In: :class:`rl.batch.Batch` micro-batches and a ``score`` function (the model's log-probability and
 entropy of each target). Out: a new :class:`TrainState` and a dictionary of numbers. It knows nothing
-of tasks, groups or GRPO: all of that rides on the batch.
+of tasks, groups or GRPO: weights, old log-probabilities and advantages ride on the batch, and the
+knobs of :class:`LearnerConfig` say which loss is made of them (:mod:`rl.losses`).
 
 One minibatch is one optimizer step. Its gradient is accumulated over micro-batches of one compiled
-shape, each divided by the token count of the *whole* minibatch, so the cut into micro-batches
-changes nothing. A minibatch whose loss or gradient isn't finite leaves the state as it was and is
-counted (rule 7).
+shape, each divided by a count over the *whole* minibatch, so the cut into micro-batches changes
+nothing. A minibatch whose loss or gradient isn't finite leaves the state as it was and is counted
+(rule 7); too many in a row end the run (:mod:`rl.refused`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 from jaxtyping import Array, Float
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from rl.batch import Batch
-from rl.losses import clipped_policy_sums, k3_sum
+from rl.losses import (
+    Aggregate,
+    Estimator,
+    Level,
+    Ratio,
+    Surrogate,
+    accepted,
+    aggregation_weights,
+    kl_estimates,
+    level_log_ratio,
+    masked_log_ratio,
+    number_sequences,
+    policy_sums,
+    truncated_weights,
+)
+from rl.optimizer import (
+    Config,
+    OptimizerConfig,
+    Params,
+    TrainState,
+    apply_gradients,
+    init_state,
+    make_optimizer,
+)
+from rl.refused import Refusals
 
-Params = Any  # a pytree of arrays
 Score = Callable[[Params, Batch], tuple[Float[Array, "R T"], Float[Array, "R T"]]]  # logp, entropy
 
 
-class Config(BaseModel):
-    """Base of the configs in rl/: frozen, and strict about names."""
+class MismatchConfig(Config):
+    """What to do where sampler and trainer disagree about what was sampled; off by default.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    On, the trainer scores every batch once more *before* the first update. That score is the "old"
+    policy of the clipped ratio, and its ratio to the sampler's goes into weights of its own.
+    """
 
+    # cap of the importance weight; 2 in Yao et al. (2025), "Your efficient RL framework secretly brings you
+    # off-policy RL training", who named it TIS
+    truncate: float | None = Field(default=None, gt=0)
+    truncate_level: Level = "token"
+    reject_below: float = 0.0
+    reject_above: float | None = None  # 0.5 and 5 for tokens in IcePop (Ling team, 2025)
+    reject_level: Level = "token"
 
-class OptimizerConfig(Config):
-    """AdamW with clipped gradients."""
-
-    learning_rate: float = 5e-4  # ours, for models of 1 to 2 million parameters
-    schedule: Literal["constant", "cosine"] = "constant"
-    warmup_steps: int = 0
-    final_fraction: float = 0.1  # cosine ends at this fraction of the peak (Chinchilla)
-    b1: float = 0.9
-    b2: float = 0.95  # usual for language models (GPT-3, Llama)
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0  # usual for GRPO (verl, TRL)
+    @property
+    def on(self) -> bool:
+        return self.truncate is not None or self.reject_above is not None or self.reject_below > 0
 
 
 class LearnerConfig(Config):
-    """The GRPO loss."""
+    """The loss and the optimizer. Names for sets of these knobs: :mod:`rl.algorithms`."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     clip_low: float = 0.2  # paper
@@ -56,87 +83,40 @@ class LearnerConfig(Config):
     # Ours, measured (rl/README.md): the paper has a KL term but states no weight. At 0.001 malformed, cut-off
     # turns crept in, which are masked and so never punished; at 0.03 they stayed away.
     kl_weight: float = 0.03
-
-
-class TrainState(NamedTuple):
-    """What an optimizer step changes; a pytree, saved whole in checkpoints."""
-
-    params: Params
-    opt_state: Any
-    updates: Array  # optimizer steps done
-    skipped: Array  # optimizer steps refused because a number wasn't finite
-
-
-def make_optimizer(config: OptimizerConfig, total_steps: int | None = None) -> optax.GradientTransformation:
-    """AdamW behind a global-norm clip.
-
-    Args:
-        config: rates and schedule.
-        total_steps: length of the cosine; unused by the constant schedule.
-    """
-    peak = config.learning_rate
-    if config.schedule == "cosine":
-        if total_steps is None:
-            raise ValueError("a cosine schedule needs total_steps")
-        rate = optax.warmup_cosine_decay_schedule(
-            0.0 if config.warmup_steps else peak,
-            peak,
-            config.warmup_steps,
-            max(total_steps, config.warmup_steps + 1),
-            peak * config.final_fraction,
-        )
-    elif config.warmup_steps:
-        rate = optax.linear_schedule(peak / config.warmup_steps, peak, config.warmup_steps - 1)
-    else:
-        rate = peak
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(rate, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
-    )
-
-
-def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """A fresh state around ``params``."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-
-
-def apply_gradients(
-    optimizer: optax.GradientTransformation, state: TrainState, gradients: Params, loss: Array
-) -> tuple[TrainState, Array]:
-    """One optimizer step, or none when ``loss`` or the gradient isn't finite. Traceable by jit.
-
-    Returns:
-        The new state, and the gradient's global norm before clipping.
-    """
-    norm = optax.tree.norm(gradients)
-    finite = jnp.isfinite(norm) & jnp.isfinite(loss)
-    safe = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
-    updates, opt_state = optimizer.update(safe, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    keep = lambda new, old: jnp.where(finite, new, old)  # noqa: E731
-    done = finite.astype(jnp.int32)
-    return TrainState(
-        jax.tree.map(keep, params, state.params),
-        jax.tree.map(keep, opt_state, state.opt_state),
-        state.updates + done,
-        state.skipped + (1 - done),
-    ), norm
+    kl_estimator: Estimator = "k3"  # GRPO (DeepSeekMath)
+    ratio: Ratio = "token"  # GRPO
+    surrogate: Surrogate = "clip"  # GRPO
+    aggregate: Aggregate = "token"  # DAPO; the paper doesn't state it
+    # tokens, for aggregate = "constant"; ours: the longest episode of the demo
+    constant_length: int = Field(default=1024, gt=0)
+    mismatch: MismatchConfig = MismatchConfig()
+    max_refused: int = Field(default=5, ge=0)  # refused updates in a row that end the run (ours); 0: never
 
 
 class Learner:
-    """The jitted GRPO update.
+    """The jitted update.
 
     Args:
         score: ``score(params, batch) -> (logp, entropy)``, each [R, T], of the batch's targets.
         config: loss and optimizer.
         total_steps: optimizer steps in all, for a cosine schedule.
+        dump_to: folder for the last batch when updates are refused too often.
     """
 
-    def __init__(self, score: Score, config: LearnerConfig, total_steps: int | None = None):
+    def __init__(
+        self,
+        score: Score,
+        config: LearnerConfig,
+        total_steps: int | None = None,
+        dump_to: Path | None = None,
+    ):
         self.config = config
         self.optimizer = make_optimizer(config.optimizer, total_steps)
+        self._refusals = Refusals(config.max_refused, dump_to)
         self._score = score
+        self._logp = jax.jit(lambda params, batch: score(params, batch)[0])
         self._accumulate = jax.jit(self._accumulate_fn, donate_argnums=(2,))
+        self._weigh = jax.jit(self._weigh_fn)
         self._apply = jax.jit(
             lambda state, gradients, loss: apply_gradients(self.optimizer, state, gradients, loss)
         )
@@ -155,44 +135,78 @@ class Learner:
             reference: parameters of the KL reference.
 
         Returns:
-            The new state, and metrics as means over tokens, averaged over minibatches.
-            ``sampler_trainer_gap`` is the largest |log p_trainer - log p_sampler| of the first
-            minibatch, where both have the same parameters (rule 3).
+            The new state, and metrics as means over tokens, averaged over the minibatches that were
+            applied (over all when none was). ``sampler_trainer_gap`` is the largest
+            |log p_trainer - log p_sampler| of the first minibatch, where both have the same parameters
+            (rule 3), ``sampler_trainer_gap_mean`` its mean; with a mismatch correction they are over
+            all minibatches, with ``mismatch_weight`` (mean) and ``rejected`` (share of tokens).
+
+        Raises:
+            UpdatesRefused: ``max_refused`` updates in a row were refused.
         """
+        corrected: dict[str, float] = {}
+        if self.config.mismatch.on:
+            minibatches, corrected = self.correct(state.params, minibatches)
         results = []
         for micro in minibatches:
             state, metrics = self._minibatch(state, micro, reference)
             results.append(metrics)
-        means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
-        means["ratio_max"] = max(r["ratio_max"] for r in results)
+        applied = [r for r in results if _finite(r)] or results
+        means = {name: sum(r[name] for r in applied) / len(applied) for name in results[0]}
+        means["ratio_max"] = max(r["ratio_max"] for r in applied)
         means["tokens"] = sum(r["tokens"] for r in results)
         means["sampler_trainer_gap"] = results[0]["gap_max"]
-        del means["gap_max"]
+        means["sampler_trainer_gap_mean"] = results[0]["gap"]
+        del means["gap_max"], means["gap"]
         means["updates"], means["skipped"] = int(state.updates), int(state.skipped)
-        return state, means
+        return state, means | corrected
+
+    def gradients(
+        self, params: Params, micro: Sequence[Batch], reference: Params
+    ) -> tuple[Params, Array, dict[str, float]]:
+        """The gradient of one minibatch, accumulated over its micro-batches.
+
+        Returns:
+            The gradient, the loss, and metrics (means over tokens, but ``*_max`` and ``tokens``).
+        """
+        count = self._denominator(micro)
+        gradients = jax.tree.map(jnp.zeros_like, params)
+        sums: dict[str, Any] = {}
+        for batch in micro:
+            gradients, part = self._accumulate(params, reference, gradients, batch, count)
+            for name, value in part.items():
+                old = sums.get(name, 0.0)
+                sums[name] = jnp.maximum(old, value) if name.endswith("_max") else old + value
+        loss = (sums["policy_loss"] + self.config.kl_weight * sums.pop("kl_loss")) / count
+        tokens = max(sum(batch.token_count for batch in micro), 1.0)
+        divide = {"ratio_max": 1.0, "gap_max": 1.0, "tokens": 1.0, "policy_loss": count}
+        return gradients, loss, {name: float(v / divide.get(name, tokens)) for name, v in sums.items()}
 
     def _minibatch(
         self, state: TrainState, micro: Sequence[Batch], reference: Params
     ) -> tuple[TrainState, dict[str, float]]:
-        tokens = max(sum(batch.token_count for batch in micro), 1.0)
-        gradients = jax.tree.map(jnp.zeros_like, state.params)
-        sums: dict[str, Any] = {}
-        for batch in micro:
-            gradients, part = self._accumulate(state.params, reference, gradients, batch, tokens)
-            for name, value in part.items():
-                old = sums.get(name, 0.0)
-                sums[name] = jnp.maximum(old, value) if name.endswith("_max") else old + value
-        loss = (sums["policy_loss"] + self.config.kl_weight * sums["kl"]) / tokens
+        gradients, loss, metrics = self.gradients(state.params, micro, reference)
         state, norm = self._apply(state, gradients, loss)
-        kept = ("ratio_max", "gap_max", "tokens")
-        metrics = {name: float(v if name in kept else v / tokens) for name, v in sums.items()}
-        return state, {"loss": float(loss), "grad_norm": float(norm), **metrics}
+        metrics = {"loss": float(loss), "grad_norm": float(norm), **metrics}
+        applied = _finite(metrics)
+        logp = [] if applied else [np.asarray(self._logp(state.params, batch)) for batch in micro]
+        self._refusals.saw(applied, metrics, micro, logp)
+        return state, metrics
+
+    def _denominator(self, micro: Sequence[Batch]) -> float:
+        """What the summed loss of a whole minibatch is divided by: tokens, or sequences (times a length)."""
+        if self.config.aggregate == "token":
+            return max(sum(batch.token_count for batch in micro), 1.0)
+        sequences = float(max(sum(map(count_sequences, micro)), 1))
+        return sequences * (self.config.constant_length if self.config.aggregate == "constant" else 1)
 
     def _accumulate_fn(
-        self, params: Params, reference: Params, gradients: Params, batch: Batch, tokens: float
+        self, params: Params, reference: Params, gradients: Params, batch: Batch, count: float
     ) -> tuple[Params, dict[str, Array]]:
         """Add one micro-batch's share of the minibatch's gradient; also return its metric sums."""
         config, mask = self.config, batch.weights
+        sequences = number_sequences(batch.segment_ids, batch.branch_ids)
+        weights = aggregation_weights(mask, sequences, config.aggregate)
         if config.kl_weight:
             reference_logp = self._score(reference, batch)[0]
         else:
@@ -200,22 +214,91 @@ class Learner:
 
         def loss_fn(params: Params) -> tuple[Array, dict[str, Array]]:
             logp, entropy = self._score(params, batch)
-            policy = clipped_policy_sums(
-                logp, batch.logprobs, batch.advantages, mask, low=config.clip_low, high=config.clip_high
-            )
-            kl = jnp.zeros(()) if reference_logp is None else k3_sum(logp, reference_logp, mask)
+            policy = policy_sums(
+                logp, batch.logprobs, batch.advantages, mask, sequences,
+                low=config.clip_low, high=config.clip_high,
+                ratio=config.ratio, surrogate=config.surrogate, aggregate=config.aggregate,
+            )  # fmt: skip
+            if reference_logp is None:
+                kl = jnp.zeros_like(logp)
+            else:
+                kl = kl_estimates(logp, reference_logp, mask, config.kl_estimator)
+            kl_loss = jnp.sum(kl * weights)
             sums = {
                 "policy_loss": policy.loss,
-                "kl": kl,
+                "kl_loss": kl_loss,
+                "kl": jnp.sum(kl * mask),
                 "entropy": jnp.sum(mask * jnp.where(mask > 0, entropy, 0.0)),
                 "tokens": policy.tokens,
                 "ratio_mean": policy.ratio,
                 "ratio_max": policy.ratio_max,
+                "gap": policy.gap,
                 "gap_max": policy.gap_max,
                 "clip_high": policy.clipped_high,
                 "clip_low": policy.clipped_low,
             }
-            return (policy.loss + config.kl_weight * kl) / tokens, sums
+            return (policy.loss + config.kl_weight * kl_loss) / count, sums
 
         (_, sums), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params)
         return jax.tree.map(jnp.add, gradients, gradient), sums
+
+    # --- sampler and trainer apart ----------------------------------------------------------------
+
+    def correct(
+        self, params: Params, minibatches: Sequence[Sequence[Batch]]
+    ) -> tuple[list[list[Batch]], dict[str, float]]:
+        """Minibatches with the trainer's own log-probabilities as the old ones, and advantages weighted.
+
+        Returns:
+            The minibatches, and the metrics that :meth:`update` describes.
+        """
+        done, parts = [], []
+        for micro in minibatches:
+            pairs = [self._weigh(params, batch) for batch in micro]
+            done.append([batch._replace(**changed) for batch, (changed, _) in zip(micro, pairs, strict=True)])
+            parts += [sums for _, sums in pairs]
+        tokens = max(sum(batch.token_count for micro in minibatches for batch in micro), 1.0)
+        mean = lambda name: float(sum(part[name] for part in parts)) / tokens  # noqa: E731
+        return done, {
+            "sampler_trainer_gap": max(float(part["gap_max"]) for part in parts),
+            "sampler_trainer_gap_mean": mean("gap"),
+            "mismatch_weight": mean("weight"),
+            "rejected": mean("rejected"),
+        }
+
+    def _weigh_fn(self, params: Params, batch: Batch) -> tuple[dict[str, Array], dict[str, Array]]:
+        """One micro-batch. A weight on a token's policy loss is a weight on its advantage: it rides along.
+
+        The KL term isn't weighted (nor is it in TRL).
+        """
+        config, mask = self.config.mismatch, batch.weights
+        logp = self._score(params, batch)[0]
+        sequences = number_sequences(batch.segment_ids, batch.branch_ids)
+        gap = masked_log_ratio(logp, batch.logprobs, mask)
+        weight = kept = jnp.ones_like(logp)
+        if config.truncate is not None:
+            at_level = level_log_ratio(gap, mask, sequences, config.truncate_level)
+            weight = truncated_weights(at_level, config.truncate)
+        if config.reject_above is not None or config.reject_below > 0:
+            at_level = level_log_ratio(gap, mask, sequences, config.reject_level)
+            high = math.inf if config.reject_above is None else config.reject_above
+            kept = accepted(at_level, config.reject_below, high)
+        sums = {
+            "gap": jnp.sum(jnp.abs(gap) * mask),
+            "gap_max": jnp.max(jnp.abs(gap)),
+            "weight": jnp.sum(weight * kept * mask),
+            "rejected": jnp.sum((1.0 - kept) * mask),
+        }
+        return {"logprobs": logp, "advantages": batch.advantages * weight * kept}, sums
+
+
+def count_sequences(batch: Batch) -> int:
+    """Sequences of a micro-batch that carry weight: segments, or branches of one."""
+    rows, columns = np.nonzero(np.asarray(batch.weights))
+    segments, branches = (np.asarray(ids)[rows, columns] for ids in (batch.segment_ids, batch.branch_ids))
+    return len(np.unique(np.stack([rows, segments, branches]), axis=1).T)
+
+
+def _finite(metrics: dict[str, float]) -> bool:
+    """Whether an update was applied, as :func:`apply_gradients` decides it."""
+    return math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])

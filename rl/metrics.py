@@ -86,4 +86,10 @@ class Metrics:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, default=float) + "\n"
+    """JSON has no NaN and no infinity: such a number is written as null (and left out of TensorBoard)."""
+    finite = {name: None if _lost(value) else value for name, value in row.items()}
+    return json.dumps(finite, default=float, allow_nan=False) + "\n"
+
+
+def _lost(value: Any) -> bool:
+    return hasattr(value, "__float__") and not math.isfinite(value)

@@ -24,9 +24,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from pydantic import model_validator
 
 from model.checkpoint import Checkpoints
 from model.engine import Engine
+from rl.algorithms import with_algorithm
 from rl.groups import BatchConfig, Group, make_minibatches, sampling_metrics, teaches
 from rl.learner import Config, Learner, LearnerConfig
 from rl.metrics import Metrics, write_atomically
@@ -42,6 +44,7 @@ Report = Callable[[int, dict[str, Any]], None]  # step, its metrics
 class GRPOConfig(Config):
     """One training run."""
 
+    algorithm: str = "grpo"  # a name of rl/algorithms.py: fills in knobs of learner and batch left open
     seed: int = 0
     steps: int = 20
     groups_per_step: int = 8  # ours: with 8 samples each they fill 64 slots
@@ -52,6 +55,11 @@ class GRPOConfig(Config):
     limits: RolloutLimits = RolloutLimits()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, fields: Any) -> Any:
+        return with_algorithm(fields) if isinstance(fields, dict) else fields
 
 
 def train_grpo(
@@ -75,7 +83,8 @@ def train_grpo(
     run_dir = Path(run_dir)
     _check(config, tasks)
     _claim(run_dir, config, policy, tasks)
-    learner = Learner(policy.score, config.learner, config.steps * config.batch.minibatches)
+    updates = config.steps * config.batch.minibatches
+    learner = Learner(policy.score, config.learner, updates, dump_to=run_dir / "refused")
     state, position, first = learner.init(policy.params), 0, 0
     with Checkpoints(run_dir / "checkpoints") as checkpoints:
         saved = checkpoints.restore_latest(state)
@@ -196,7 +205,13 @@ def _claim(run_dir: Path, config: GRPOConfig, policy: Policy, tasks: Sequence[Ta
     path = run_dir / "config.json"
     if not path.exists():
         write_atomically(path, json.dumps(asked, indent=1) + "\n")
-    elif json.loads(path.read_text()) != asked:
+        return
+    saved = json.loads(path.read_text())
+    try:  # a folder of an older version lacks fields that have come since: they had today's defaults
+        same = GRPOConfig.model_validate(saved["config"]) == config
+    except ValueError:
+        same = False
+    if not same or saved["fingerprint"] != asked["fingerprint"]:
         raise CallerError(
             f"{path}: this folder belongs to a run with another config, policy or tasks; "
             "give another folder, or remove this one"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl.advantages import group_advantages, informative
+from rl.advantages import group_advantages, informative, overlong_penalty
 
 bits = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
 
@@ -54,3 +54,37 @@ def test_a_sample_without_reward_changes_nothing_for_the_others(rewards, place):
 def test_one_known_reward_is_no_group():
     assert not informative(np.array([1.0, math.nan, math.nan]))
     assert not informative(np.array([]))
+
+
+known = st.lists(st.one_of(st.floats(-1, 1, width=32), st.just(math.nan)), min_size=2, max_size=12)
+
+
+@given(known, st.booleans())
+def test_leaving_one_out_takes_off_the_mean_of_the_others(rewards, normalise):
+    rewards_G = np.array(rewards)
+    advantages = group_advantages(rewards_G, normalise=normalise, baseline="leave_one_out")
+    if not informative(rewards_G):
+        assert not advantages.any()
+        return
+    scale = np.nanstd(rewards_G) + 1e-6 if normalise else 1.0
+    for i, (reward, advantage) in enumerate(zip(rewards, advantages, strict=True)):
+        others = [r for j, r in enumerate(rewards) if j != i and not math.isnan(r)]
+        expected = 0.0 if math.isnan(reward) else (reward - sum(others) / len(others)) / scale
+        assert advantage == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_length_is_punished_from_the_buffer_on():
+    lengths = np.array([0, 80, 85, 90, 100, 130])
+    np.testing.assert_allclose(overlong_penalty(lengths, limit=100, buffer=20), [0, 0, -0.25, -0.5, -1, -1])
+    assert not overlong_penalty(lengths, limit=100, buffer=0).any()
+    with pytest.raises(ValueError, match="buffer 101 must lie between 0 and the limit 100"):
+        overlong_penalty(lengths, limit=100, buffer=101)
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1), st.integers(1, 1000), st.integers(0, 1000))
+def test_a_longer_answer_is_never_punished_less(lengths, buffer, more):
+    limit = buffer + more
+    penalties = overlong_penalty(np.array(sorted(lengths)), limit, buffer)
+    assert (np.diff(penalties) <= 0).all()
+    assert (penalties >= -1).all()
+    assert all(p == -1 for n, p in zip(sorted(lengths), penalties, strict=True) if n >= limit)

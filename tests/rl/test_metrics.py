@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+
 from rl.metrics import Metrics, read_metrics
 
 
@@ -41,3 +43,13 @@ def test_lines_are_json_with_the_step_first(tmp_path):
     metrics.write(7, {"x": 1})
     assert json.loads(metrics.path.read_text()) == {"step": 7, "x": 1}
     assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_number_that_is_not_finite_is_null_so_that_any_reader_of_json_can_go_on(tmp_path):
+    metrics = Metrics(tmp_path)
+    metrics.write(
+        0, {"loss": float("nan"), "grad_norm": np.float32("inf"), "kept": np.float32(0.5), "note": "x"}
+    )
+    metrics.close()
+    (row,) = read_metrics(metrics.path)
+    assert row == {"step": 0, "loss": None, "grad_norm": None, "kept": 0.5, "note": "x"}

@@ -1,0 +1,101 @@
+"""The optimizer: AdamW behind a clip of the gradient's norm, and the state that it changes.
+
+In: gradients. Out: a new :class:`TrainState`, or the same one where a number wasn't finite (rule 7).
+Supervised training and GRPO share it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+from pydantic import BaseModel, ConfigDict
+
+Params = Any  # a pytree of arrays
+
+
+class Config(BaseModel):
+    """Base of the configs in rl/: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OptimizerConfig(Config):
+    """AdamW with clipped gradients."""
+
+    learning_rate: float = 5e-4  # ours, for models of 1 to 2 million parameters
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_steps: int = 0
+    final_fraction: float = 0.1  # cosine ends at this fraction of the peak (Chinchilla)
+    b1: float = 0.9
+    b2: float = 0.95  # usual for language models (GPT-3, Llama)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0  # usual for GRPO (verl, TRL)
+
+
+class TrainState(NamedTuple):
+    """What an optimizer step changes; a pytree, saved whole in checkpoints."""
+
+    params: Params
+    opt_state: Any
+    updates: Array  # optimizer steps done
+    skipped: Array  # optimizer steps refused because a number wasn't finite
+
+
+def make_optimizer(config: OptimizerConfig, total_steps: int | None = None) -> optax.GradientTransformation:
+    """AdamW behind a global-norm clip.
+
+    Args:
+        config: rates and schedule.
+        total_steps: length of the cosine; unused by the constant schedule.
+    """
+    peak = config.learning_rate
+    if config.schedule == "cosine":
+        if total_steps is None:
+            raise ValueError("a cosine schedule needs total_steps")
+        rate = optax.warmup_cosine_decay_schedule(
+            0.0 if config.warmup_steps else peak,
+            peak,
+            config.warmup_steps,
+            max(total_steps, config.warmup_steps + 1),
+            peak * config.final_fraction,
+        )
+    elif config.warmup_steps:
+        rate = optax.linear_schedule(peak / config.warmup_steps, peak, config.warmup_steps - 1)
+    else:
+        rate = peak
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.adamw(rate, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
+    )
+
+
+def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """A fresh state around ``params``."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def apply_gradients(
+    optimizer: optax.GradientTransformation, state: TrainState, gradients: Params, loss: Array
+) -> tuple[TrainState, Array]:
+    """One optimizer step, or none when ``loss`` or the gradient isn't finite. Traceable by jit.
+
+    Returns:
+        The new state, and the gradient's global norm before clipping.
+    """
+    norm = optax.tree.norm(gradients)
+    finite = jnp.isfinite(norm) & jnp.isfinite(loss)
+    safe = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
+    updates, opt_state = optimizer.update(safe, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    keep = lambda new, old: jnp.where(finite, new, old)  # noqa: E731
+    done = finite.astype(jnp.int32)
+    return TrainState(
+        jax.tree.map(keep, params, state.params),
+        jax.tree.map(keep, opt_state, state.opt_state),
+        state.updates + done,
+        state.skipped + (1 - done),
+    ), norm
