@@ -15,8 +15,10 @@ from typing import Annotated
 
 import typer
 
-from arena.cli_options import Json, Run, Seed, Split, UsageError
+from arena.cli_env import import_app, mcp
+from arena.cli_options import Json, Run, Seed, UsageError
 from arena.cli_synth import PASS_THROUGH, synth_app, tasks
+from arena.cli_themes import themes_app
 from synth.errors import AgentWorldError, InfrastructureError
 
 app = typer.Typer(
@@ -34,13 +36,18 @@ app = typer.Typer(
     "  agent-world synth tools RUN            environments: tools over them, tested in the sandbox\n"
     "  agent-world check RUN/bundles/*        every gate over every environment\n"
     "  agent-world tasks RUN                  verified tasks\n"
+    "  agent-world mcp RUN/bundles/NAME       an environment as a real MCP server\n"
+    "  agent-world import mcp -- COMMAND      a real MCP server as an environment\n"
     "  agent-world train RUN                  GRPO on them\n"
     "  agent-world arena RUN                  how well a policy does where it never trained\n"
     "  agent-world evolve RUN                 what went wrong, and which tasks would help\n"
     "  agent-world view RUN                   look at all of it",
 )
+app.add_typer(themes_app, name="themes")
 app.add_typer(synth_app, name="synth")
 app.command("tasks", context_settings=PASS_THROUGH)(tasks)
+app.command("mcp")(mcp)
+app.add_typer(import_app, name="import")
 
 
 @app.command()
@@ -75,10 +82,13 @@ def demo(
 def pretrain(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where corpus, checkpoints and policy go.")],
     environments: Annotated[int, typer.Option(min=1, help="Environments a theme.")] = 5,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 8,192 tokens.")] = 1400,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of up to 4,096 tokens.")] = 2300,
+    start_from: Annotated[
+        Path | None, typer.Option(help="Go on from this policy folder instead of a fresh start.")
+    ] = None,
     seed: Seed = 0,
 ) -> int:
-    """Make a base policy from scratch.
+    """Make a base policy.
 
     Synthesizes environments from the themes that are never measured on, replays their tasks in the sandbox,
     learns a tokenizer and trains a small model with a growing tool list. A killed run goes on.
@@ -87,33 +97,11 @@ def pretrain(
     Examples:
       agent-world pretrain runs/base
       agent-world pretrain runs/quick --environments 1 --steps 50
+      agent-world pretrain runs/longer --start-from runs/base/policy --environments 14 --steps 2000
     """
     from rl.pretrain import run_pretrain
 
-    return run_pretrain(out, environments=environments, steps=steps, seed=seed)
-
-
-@app.command()
-def themes(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Themes (JSONL); without it our own.")
-    ] = None,
-    split: Annotated[Split | None, typer.Option(help="Only the themes for this use.")] = None,
-    json: Json = False,
-) -> int:
-    """List what environments can be about.
-
-    Also shows the real tables that each theme stands on, and which themes are held out.
-
-    \b
-    Examples:
-      agent-world themes
-      agent-world themes --split demo --json
-      agent-world themes my_themes.jsonl
-    """
-    from arena.commands import run_themes
-
-    return run_themes(file, split.value if split else None, json)
+    return run_pretrain(out, environments=environments, steps=steps, seed=seed, start_from=start_from)
 
 
 @app.command()

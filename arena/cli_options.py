@@ -28,12 +28,17 @@ ThemesFile = Annotated[
     Path | None, typer.Option("--themes", help="A file of themes (JSONL); without it our own demo themes.")
 ]
 AuthorOption = Annotated[
-    Author, typer.Option(help="Who writes: the procedural author, or a language model (a later version).")
+    Author, typer.Option(help="Who writes: the procedural author, or a language model (see --llm).")
+]
+LlmFile = Annotated[
+    Path | None, typer.Option("--llm", help="Settings of the model (TOML); --author llm needs them.")
 ]
 
 
-def author_name(author: Author) -> str:
-    """The author's name, if this version has it."""
-    if author is Author.llm:
-        raise UsageError("--author llm comes with a later version; use --author offline")
-    return author.value
+def author_name(author: Author, llm: Path | None) -> str:
+    """The author's name as workers get it; a model's carries the file of its settings."""
+    if author is not Author.llm:
+        return author.value
+    if llm is None:
+        raise UsageError("--author llm: name the settings with --llm FILE.toml")
+    return f"llm:{llm.absolute()}"

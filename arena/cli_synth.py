@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from arena.cli_options import Author, AuthorOption, Json, Run, Seed, ThemesFile, author_name
+from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, ThemesFile, author_name
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}  # Beam's options
 
@@ -32,6 +32,7 @@ def mine(
     themes: ThemesFile = None,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
     json: Json = False,
 ) -> int:
     """Mine databases from real tables.
@@ -45,7 +46,7 @@ def mine(
       agent-world synth mine RUN --runner=DirectRunner --direct_num_workers=2
     Options that are not listed here go to Beam.
     """
-    return _mine(run, themes, seed, 0, author, context.args, json)
+    return _mine(run, themes, seed, 0, author_name(author, llm), context.args, json)
 
 
 @synth_app.command(context_settings=PASS_THROUGH)
@@ -56,6 +57,7 @@ def complexify(
     rounds: Annotated[int, typer.Option(min=1, help="How often tables are added (the paper: 2).")] = 2,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
     json: Json = False,
 ) -> int:
     """Mine, and add richer tables on top.
@@ -68,16 +70,15 @@ def complexify(
       agent-world synth complexify RUN --rounds 3
     Options that are not listed here go to Beam.
     """
-    return _mine(run, themes, seed, rounds, author, context.args, json)
+    return _mine(run, themes, seed, rounds, author_name(author, llm), context.args, json)
 
 
 def _mine(
-    run: Path, file: Path | None, seed: int, rounds: int, author: Author, beam: Sequence[str], json: bool
+    run: Path, file: Path | None, seed: int, rounds: int, name: str, beam: Sequence[str], json: bool
 ) -> int:
     from arena.commands import bar, finish_stage, load_themes
     from beam_jobs import mine as job
 
-    name = author_name(author)
     with bar("databases") as progress:
         found = load_themes(file, None if file else "demo")
         summary = job.run(run, found, seed=seed, rounds=rounds, author=name, options=beam, progress=progress)
@@ -91,6 +92,7 @@ def tools(
     themes: ThemesFile = None,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
     json: Json = False,
 ) -> int:
     """Write tools, test them, keep what passes.
@@ -106,7 +108,7 @@ def tools(
     from arena.commands import bar, finish_stage, load_themes
     from beam_jobs import validate as job
 
-    name = author_name(author)
+    name = author_name(author, llm)
     with bar("environments") as progress:
         found = load_themes(themes, None if themes else "demo")
         summary = job.run(run, found, seed=seed, author=name, options=context.args, progress=progress)
@@ -124,6 +126,7 @@ def tasks(
     ] = None,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
     json: Json = False,
 ) -> int:
     """Write verified tasks over environments.
@@ -140,7 +143,7 @@ def tasks(
     from arena.commands import bar, finish_stage, task_orders
     from beam_jobs import synthesize as job
 
-    name = author_name(author)
+    name = author_name(author, llm)
     orders = task_orders(run, count, env or [], requests, seed)
     with bar("tasks") as progress:
         summary = job.run(run, orders, tag=tag, author=name, options=context.args, progress=progress)

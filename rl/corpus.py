@@ -1,9 +1,10 @@
 """The pretraining corpus: scripted episodes of many synthesized environments, as text records.
 
 For each theme of the ``pretrain`` split and each seed an environment is mined, complexified and given
-tools as in the main job; its tasks are made and their gold calls are replayed in the sandbox, so every
-observation is a real result. The themes of the ``demo`` split never come near it: what is measured on is
-never trained on. One record is one episode, written as a line of JSONL without any tokenizer.
+tools as in the main job; its tasks are made and their gold calls are replayed in the sandbox, some after
+mistakes on purpose, so every observation is a real result or a real error. The themes of the ``demo``
+split never come near it: what is measured on is never trained on. One record is one episode, written
+as a line of JSONL without any tokenizer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rl.mistakes import AGAIN, IDLE, SHARE, Blunderer, broken_error
 from synth.author.offline import OfflineAuthor
 from synth.complexify import complexify
 from synth.env.bundle import read_bundle, write_bundle
@@ -37,24 +39,61 @@ class Record:
     pattern: str
     tools: list[dict[str, Any]]  # MCP tool objects
     instruction: str
-    calls: list[dict[str, Any]]  # {"tool", "arguments"}
+    calls: list[dict[str, Any]]  # {"tool", "arguments"}; mistakes have "wrong", unreadable ones "raw" too
     observations: list[str]
     answer: Any
     needed: list[str] = field(default_factory=list)  # names of the tools that are called
 
 
-def replay(server: EnvServer, task: Task, tools: list[dict[str, Any]]) -> Record:
-    """Replay a task's gold calls in the sandbox."""
-    observations = []
+def replay(
+    server: EnvServer, task: Task, tools: list[dict[str, Any]], blunderer: Blunderer, read_only: set[str]
+) -> Record:
+    """Replay a task's gold calls in the sandbox, some of them after mistakes (:mod:`rl.mistakes`)."""
+    rng = random.Random(f"mistakes:{task.id}")
+    calls: list[dict[str, Any]] = []
+    observations: list[str] = []
+
     with server.open(task.seed) as episode:
+
+        def blunder(gold: dict[str, Any]) -> None:
+            wrong = blunderer.draw(gold, rng)
+            if "raw" in wrong:
+                error = broken_error(wrong["raw"])
+                if error is None:
+                    return
+                calls.append(wrong)
+                observations.append(error)
+                return
+            before = None if wrong["tool"] in read_only else episode.digest()
+            result = episode.call(wrong["tool"], wrong["arguments"])
+            if before is not None and episode.digest() != before:
+                raise Spoiled
+            calls.append(wrong)
+            observations.append(result.to_json())
+
         for step in task.chain:
+            gold = {"tool": step.tool, "arguments": step.arguments}
+            if rng.random() < SHARE:
+                blunder(gold)
+                while rng.random() < AGAIN:
+                    blunder(gold)
+            calls.append(gold)
             observations.append(episode.call(step.tool, step.arguments).to_json())
-    calls = [{"tool": s.tool, "arguments": s.arguments} for s in task.chain]
-    needed = sorted({s.tool for s in task.chain})
+        if rng.random() < IDLE:
+            reads = [c for c in blunderer.calls if c["tool"] in read_only]
+            if reads:
+                idle = rng.choice(reads)
+                calls.append({**idle, "wrong": True})
+                observations.append(episode.call(idle["tool"], idle["arguments"]).to_json())
+    needed = {c["tool"] for c in calls} & {t["name"] for t in tools}
     return Record(
         task.env_id, task.id, task.pattern, tools, task.instruction, calls, observations,
-        task.reference_answer, needed,
+        task.reference_answer, sorted(needed),
     )  # fmt: skip
+
+
+class Spoiled(Exception):
+    """A mistake changed the state: the task can't be solved after it."""
 
 
 def environment_records(theme: Theme, seed: int, graph_count: int, program_count: int) -> list[Record]:
@@ -73,7 +112,16 @@ def environment_records(theme: Theme, seed: int, graph_count: int, program_count
                 {"name": t.name, "description": t.description, "inputSchema": t.input_schema}
                 for t in bundle.tools
             ]
-            return [replay(server, task, shown) for task in tasks]
+            calls = [{"tool": s.tool, "arguments": s.arguments} for t in tasks for s in t.chain]
+            blunderer = Blunderer(shown, calls)
+            read_only = {t.name for t in bundle.tools if t.read_only}
+            records = []
+            for task in tasks:
+                try:
+                    records.append(replay(server, task, shown, blunderer, read_only))
+                except Spoiled:
+                    continue
+            return records
 
 
 def _job(argument: tuple[Theme, int, int, int]) -> tuple[str, list[Record] | str]:

@@ -21,7 +21,8 @@ from synth.errors import EnvironmentFault
 from synth.types import Task, Tool, ToolStep, Turn
 
 if TYPE_CHECKING:
-    from synth.env.episode import EnvServer, ToolResult
+    from synth.env.episode import ToolResult
+    from synth.env.serving import ServerLike
 
 MAX_OBSERVATION = 600  # characters; ours: some 250 tokens, a quarter of the shipped policy's context
 
@@ -89,7 +90,7 @@ class ScriptedEpisode:
 
 
 def scripted_episode(
-    server: EnvServer,
+    server: ServerLike,
     template: ChatTemplate,
     task: Task,
     calls: Sequence[ToolStep],

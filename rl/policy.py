@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -64,6 +62,4 @@ class Policy:
         """
         model = nnx.merge(self.graphdef, params)
         hidden = model(batch.tokens, batch.positions, batch.segment_ids, branch_ids_BT=batch.branch_ids)
-        logp = jax.nn.log_softmax(model.logits(hidden), axis=-1)
-        chosen = jnp.take_along_axis(logp, batch.targets[..., None], axis=-1)[..., 0]
-        return chosen, -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+        return model.score(hidden, batch.targets)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from synth.env.bundle import Bundle, read_bundle
-from synth.env.episode import EnvServer, Episode, VerifierServer
+from synth.env.episode import VerifierServer
 from synth.env.sandbox import Limits, Provider, pick_provider
+from synth.env.serving import EpisodeLike, ServerLike, open_environment
 from synth.errors import CallerError, InfrastructureError
 from synth.types import Task
 
@@ -36,11 +37,11 @@ class EnvPool:
         self._provider = provider or pick_provider()
         self._limits = limits
         self._bundles: dict[str, Bundle] = {}
-        self._servers: dict[str, EnvServer] = {}
+        self._servers: dict[str, ServerLike] = {}
         self._lock = threading.Lock()
         self.verifier = VerifierServer(self._provider)
 
-    def server(self, env_id: str) -> EnvServer:
+    def server(self, env_id: str) -> ServerLike:
         """The live server of an environment.
 
         Raises:
@@ -54,7 +55,7 @@ class EnvPool:
             if server is not None:
                 server.close()
             path = self._path(env_id)
-            self._servers[env_id] = EnvServer(path, provider=self._provider, limits=self._limits)
+            self._servers[env_id] = open_environment(path, provider=self._provider, limits=self._limits)
             return self._servers[env_id]
 
     def bundle(self, env_id: str) -> Bundle:
@@ -69,7 +70,7 @@ class EnvPool:
             raise CallerError(f"environment {env_id}: no bundle of that name; add it to the pool")
         return self._paths[env_id]
 
-    def open(self, task: Task) -> Episode:
+    def open(self, task: Task) -> EpisodeLike:
         """A fresh episode of a task: its environment's state and clock, the task's seed (rule 8).
 
         Raises:

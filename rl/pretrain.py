@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 from flax import nnx
 
 from model.config import ModelConfig
@@ -39,6 +41,8 @@ from synth.themes import builtin
 OTHER_WEIGHT = 0.2  # loss weight of text that is not the assistant's (ours, measured: see rl/README.md)
 PEAK_RATE = 2e-3  # ours, for models of 1 to 2 million parameters
 WARMUP, DECAY = 100, 600  # steps: linear up, constant, linear down (ours)
+GO_ON_RATE = 2.5e-3  # of Muon, when training goes on from a policy (ours, measured: rl/README.md)
+GO_ON_DECAY = 0.6  # share of those steps over which the rate comes down (ours)
 LEVELS = 12  # tools in the prompt at the last level
 PASSED = 0.75  # a level is passed when the loss (nats an assistant's token) falls below this (ours)
 STAY = 120  # steps at least at a level (ours)
@@ -66,7 +70,8 @@ def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Samp
         weights.extend([weight] * len(new))
 
     for call, observation in zip(record.calls, record.observations, strict=True):
-        add(template.assistant(Call(call["tool"], call["arguments"])), 1.0)
+        turn = call.get("raw") or Call(call["tool"], call["arguments"])
+        add(template.assistant(turn), 0.0 if call.get("wrong") else 1.0)
         add(template.observation(observation), OTHER_WEIGHT)
     add(template.answer(record.answer), 1.0)
     return text_sample(ids, weights)
@@ -82,7 +87,7 @@ def corpus_texts(records: Sequence[Record]) -> list[str]:
                 seen.add(line)
                 texts.append(line)
         texts += [r.instruction, *r.observations, answer_text(r.answer)]
-        texts += [call_text(Call(c["tool"], c["arguments"])) for c in r.calls]
+        texts += [call_text(Call(c["tool"], c["arguments"])) for c in r.calls if not c.get("wrong")]
     return texts
 
 
@@ -94,15 +99,42 @@ def split_records(records: Sequence[Record], share: float = 0.06) -> tuple[list[
     return inside, [r for r in records if r.env_id.rsplit("-", 1)[0] in held]
 
 
-def make_schedule(steps: int) -> optax.Schedule:
-    """Warm up, stay, come down over the last DECAY steps: a run can be prolonged before it comes down."""
+def make_schedule(steps: int, peak: float = PEAK_RATE, decay: float = DECAY) -> optax.Schedule:
+    """Warm up, stay, come down over the last ``decay`` steps: a run can be prolonged before it comes down."""
 
     def rate(count):
         up = jnp.minimum(1.0, (count + 1) / WARMUP)
-        down = jnp.clip((steps - count) / DECAY, 0.02, 1.0)
-        return PEAK_RATE * jnp.minimum(up, down)
+        down = jnp.clip((steps - count) / decay, 0.02, 1.0)
+        return peak * jnp.minimum(up, down)
 
     return rate
+
+
+def make_pretrain_optimizer(steps: int, going_on: bool) -> optax.GradientTransformation:
+    """AdamW from a fresh start; Muon (Jordan et al. 2024) on the matrices when training goes on.
+
+    Muon's updates are scaled to AdamW's (0.2, Liu et al. 2025, "Muon is scalable"); embeddings and norms
+    stay with AdamW, at half the rate (ours).
+    """
+    if not going_on:
+        inner = optax.adamw(make_schedule(steps), b1=0.9, b2=0.95, weight_decay=0.05)
+    else:
+        rate = make_schedule(steps, GO_ON_RATE, GO_ON_DECAY * steps)
+        inner = optax.contrib.muon(
+            rate, adam_b1=0.9, adam_b2=0.95, weight_decay=0.05, adam_learning_rate=lambda n: rate(n) / 2,
+            consistent_rms=0.2, muon_weight_dimension_numbers=_matrices,
+        )  # fmt: skip
+    return optax.chain(optax.clip_by_global_norm(1.0), inner)
+
+
+def _matrices(params: Any) -> Any:
+    """Which parameters Muon takes: matrices other than the embedding."""
+
+    def place(path: tuple, array: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
+        embedding = "embedding" in jax.tree_util.keystr(path)
+        return None if embedding or array.ndim != 2 else optax.contrib.MuonDimensionNumbers()
+
+    return jax.tree_util.tree_map_with_path(place, params)
 
 
 def make_turn_score(graphdef: nnx.GraphDef) -> Callable:
@@ -216,25 +248,33 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def pretrain(
-    corpus: Path, out: Path, *, steps: int, seed: int = 0, vocab_size: int = 2048, save_every: int = 200,
-    log: Callable[[str], None] = print,
-) -> None:  # fmt: skip
-    """Train (or go on training) a base policy for ``steps`` steps."""
-    out.mkdir(parents=True, exist_ok=True)
-    train, held = split_records(read_corpus(corpus))
-    log(f"{len(train)} training and {len(held)} held-out episodes")
+def _fresh_policy(train: Sequence[Record], out: Path, vocab_size: int, seed: int) -> Policy:
+    """A copying start (:mod:`rl.copying`), with a tokenizer that is learnt unless ``out`` holds one."""
     if not (out / "tokenizer.json").exists():
         rng, renamer = random.Random(seed), Renamer(train)
         picked = rng.sample(train, min(len(train), 3000))
         renamed = [renamer.rename([record], rng)[0] for record in picked]
         train_tokenizer(corpus_texts([*picked, *renamed]), vocab_size, out)
     policy = Policy.fresh(base_config(vocab_size), Tokenizer.load(out), seed)
-    policy = policy.with_params(copying_start(policy.params, policy.config, seed), 0)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(make_schedule(steps), b1=0.9, b2=0.95, weight_decay=0.05)
-    )
-    state, start, tokens, curriculum = init_state(policy.params, optimizer), 0, 0, Curriculum()
+    return policy.with_params(copying_start(policy.params, policy.config, seed), 0)
+
+
+def pretrain(
+    corpus: Path, out: Path, *, steps: int, seed: int = 0, vocab_size: int = 2048, save_every: int = 200,
+    start_from: Path | None = None, log: Callable[[str], None] = print,
+) -> None:  # fmt: skip
+    """Train a base policy for ``steps`` steps; a killed run goes on from its last save.
+
+    Args:
+        start_from: a policy folder to go on from, with whole tool lists and Muon; None starts afresh.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    train, held = split_records(read_corpus(corpus))
+    log(f"{len(train)} training and {len(held)} held-out episodes")
+    policy = Policy.load(start_from) if start_from else _fresh_policy(train, out, vocab_size, seed)
+    optimizer = make_pretrain_optimizer(steps, start_from is not None)
+    curriculum = Curriculum(level=1 if start_from is None else LEVELS)
+    state, start, tokens = init_state(policy.params, optimizer), 0, 0
     state_file = out / "state.pkl"
     if state_file.exists():
         start, state, tokens, curriculum = pickle.loads(state_file.read_bytes())
@@ -271,12 +311,13 @@ def pretrain(
 
 def run_pretrain(
     out: Path, *, environments: int = 5, steps: int = 6000, seed: int = 0, workers: int = 2,
-    log: Callable[[str], None] = print,
+    start_from: Path | None = None, log: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
     """``agent-world pretrain``: build the corpus below ``out`` where it is missing, then train.
 
     Args:
         environments: seeds a theme of the ``pretrain`` split, each one environment.
+        start_from: see :func:`pretrain`.
 
     Returns:
         0; the policy lies in ``out/policy``.
@@ -284,6 +325,6 @@ def run_pretrain(
     themes = builtin("pretrain")
     for line in build_corpus(themes, range(1, environments + 1), out / "corpus", workers=workers):
         log(line)
-    pretrain(out / "corpus", out, steps=steps, seed=seed, log=log)
+    pretrain(out / "corpus", out, steps=steps, seed=seed, start_from=start_from, log=log)
     log(f"policy: {out / 'policy'}")
     return 0

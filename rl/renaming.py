@@ -21,6 +21,7 @@ WORD = re.compile(r"[^\W\d_]{3,}")
 SHARED = 0.3  # a word that at least this share of the themes use is no content word (ours)
 INVENTED = 0.35  # share of replacements that are made-up words (ours)
 KEPT = 0.1  # share of episodes that keep their words (ours)
+VERBS = 0.5  # share of renamings that give the tools' names other verbs too (ours)
 JSON_WORDS = {"null", "true", "false", "error", "code", "message"}
 ONSETS = re.findall(
     r"\S+", "b bl br c ch cl d dr f fl g gr h j k l m n p pl pr qu r s sh sk st t th tr v w z"
@@ -63,6 +64,19 @@ class Renamer:
             return self.invent(rng)
         return rng.choice(self.nouns if rng.random() < 0.6 else self.pool)
 
+    def verbs(self, tools: Sequence[dict], rng: random.Random) -> dict[str, str]:
+        """Tool name -> the same with another verb: a name must be read in the list, never guessed."""
+        drawn: dict[str, str] = {}
+        names: dict[str, str] = {}
+        for tool in tools:
+            words = tool["name"].split("_")
+            n = next((i for i, w in enumerate(words) if w not in self.shared and len(w) > 2), 1)
+            verb, rest = "_".join(words[:n]), words[n:]
+            if verb not in drawn:
+                drawn[verb] = self.draw(rng)
+            names[tool["name"]] = "_".join([drawn[verb], *rest])
+        return names if len(set(names.values())) == len(names) else {}
+
     def rename(self, records: Sequence[Record], rng: random.Random) -> list[Record]:
         """The records with one renaming for all of them (they share an environment)."""
         if rng.random() < KEPT:
@@ -89,18 +103,27 @@ class Renamer:
             new = other(low)
             return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
 
+        verbs = self.verbs(records[0].tools, rng) if rng.random() < VERBS else {}
+        named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in verbs)) if verbs else None
+
         def text(value: str) -> str:
+            if named is not None:
+                value = named.sub(lambda m: verbs[m.group()], value)
             return WORD.sub(swap, value)
 
         def data(value):
-            return json.loads(WORD.sub(swap, json.dumps(value, ensure_ascii=False)))
+            return json.loads(text(json.dumps(value, ensure_ascii=False)))
 
         return [
             replace(
                 r,
                 tools=data(r.tools),
                 instruction=text(r.instruction),
-                calls=[{"tool": text(c["tool"]), "arguments": data(c["arguments"])} for c in r.calls],
+                calls=[
+                    {**c, "tool": text(c["tool"]), "arguments": data(c["arguments"])}
+                    | ({"raw": text(c["raw"])} if "raw" in c else {})
+                    for c in r.calls
+                ],
                 observations=[text(o) for o in r.observations],
                 answer=data(r.answer),
                 needed=data(r.needed),

@@ -30,7 +30,8 @@ from rl.learner import Config
 from rl.pool import EnvPool
 from synth import verify
 from synth.env.bundle import mcp_tool
-from synth.env.episode import Episode, ToolResult
+from synth.env.episode import ToolResult
+from synth.env.serving import EpisodeLike
 from synth.errors import CallerError, InfrastructureError
 from synth.types import Check, FinishReason, Task, ToolStep, Trajectory, Verdict
 
@@ -67,7 +68,7 @@ class _Run:
     job: EpisodeJob
     slot: int
     recorder: Recorder = field(default_factory=Recorder)
-    episode: Episode | None = None
+    episode: EpisodeLike | None = None
     finish: FinishReason | None = None
     answer: Any = None
     answer_fault: str | None = None

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from synth.env.bundle import check_hashes, read_bundle, write_bundle
 from synth.env.episode import EnvServer, VerifierServer
+from synth.env.serving import ServerLike, is_imported, open_environment
 from synth.errors import EnvironmentFault
 from synth.gates import Fault, Ledger, Progress, check_graph, check_provenance, check_tool
 from synth.task_gates import TaskGates
@@ -77,9 +78,10 @@ def check_bundle(
     check_provenance(bundle.manifest.tables, bundle.provenance, ledger)
     if bundle.graph is not None:
         check_graph(bundle.graph, bundle.tools, ledger)
-    sound = [tool for tool in bundle.tools if check_tool(tool, ledger)]
+    foreign = is_imported(bundle)  # its tools are a program's, not Python of ours
+    sound = [tool for tool in bundle.tools if foreign or check_tool(tool, ledger)]
     rates = dict.fromkeys((tool.name for tool in bundle.tools), 0.0)
-    with EnvServer(path, provider=provider) as server:
+    with open_environment(path, provider=provider) as server:
         tested, failed = run_tests(bundle, sound, server, ledger, progress)
         rates |= tested
         valid = [name for name, rate in rates.items() if rate > KEEP_ABOVE]
@@ -166,7 +168,7 @@ def _with_tools(env: Environment, tools: Sequence[Tool]) -> Environment:
 
 
 def check_task(
-    server: EnvServer, bundle: Bundle, task: Task, verifier_server: VerifierServer | None
+    server: ServerLike, bundle: Bundle, task: Task, verifier_server: VerifierServer | None
 ) -> list[Fault]:
     """Run the gates of one task; an empty list admits it.
 

@@ -16,7 +16,8 @@ from synth.types import ToolStep
 from synth.verify import is_number
 
 if TYPE_CHECKING:
-    from synth.env.episode import EnvServer, ToolResult
+    from synth.env.episode import ToolResult
+    from synth.env.serving import ServerLike
     from synth.env.state import State
 
 
@@ -39,7 +40,7 @@ class Replay:
         return seen == [result.to_json() for result in other.results] and self.digest == other.digest
 
 
-def replay(server: EnvServer, steps: Sequence[ToolStep], seed: int) -> Replay:
+def replay(server: ServerLike, steps: Sequence[ToolStep], seed: int) -> Replay:
     """Execute ``steps`` in order in a fresh episode.
 
     Raises:

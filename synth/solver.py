@@ -27,7 +27,8 @@ from synth.verify import canonical, verify
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
-    from synth.env.episode import EnvServer, VerifierServer
+    from synth.env.episode import VerifierServer
+    from synth.env.serving import ServerLike
 
 ERROR_RATE = 0.3  # ours: about 1 attempt in 3 goes wrong, so that the filter has work to do
 ATTEMPTS, NEED = 5, 2  # the paper's filter
@@ -58,7 +59,7 @@ class Solver(Protocol):
     def attempt(
         self,
         bundle: Bundle,
-        server: EnvServer,
+        server: ServerLike,
         task: Task,
         number: int,
         verifier_server: VerifierServer | None,
@@ -85,7 +86,7 @@ class ScriptedSolver:
     def attempt(
         self,
         bundle: Bundle,
-        server: EnvServer,
+        server: ServerLike,
         task: Task,
         number: int,
         verifier_server: VerifierServer | None,
@@ -198,7 +199,7 @@ class Solved:
 
 def filter_solvable(
     bundle: Bundle,
-    server: EnvServer,
+    server: ServerLike,
     tasks: Sequence[Task],
     solver: Solver,
     verifier_server: VerifierServer | None,
@@ -230,7 +231,7 @@ def filter_solvable(
 
 def _attempts(
     bundle: Bundle,
-    server: EnvServer,
+    server: ServerLike,
     task: Task,
     solver: Solver,
     verifier_server: VerifierServer | None,

@@ -18,7 +18,8 @@ from synth.verify import canonical, comparable_diff, state_change, verify
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
-    from synth.env.episode import EnvServer, VerifierServer
+    from synth.env.episode import VerifierServer
+    from synth.env.serving import ServerLike
     from synth.env.state import State
 
 IDLE_ANSWERS: tuple[Any, ...] = ("", [], 0)  # what an agent says that skipped the last step
@@ -29,7 +30,7 @@ class TaskGates:
 
     def __init__(
         self,
-        server: EnvServer,
+        server: ServerLike,
         bundle: Bundle,
         task: Task,
         verifier_server: VerifierServer | None,

@@ -23,7 +23,7 @@ from synth.verify import canonical, is_number
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
-    from synth.env.episode import EnvServer
+    from synth.env.serving import ServerLike
 
 KEEP_ABOVE = 0.5  # the paper's bar: a tool is kept when more than half of its tests pass
 CASE_SEED = 0  # seed of the episodes in which tool tests run
@@ -47,7 +47,7 @@ class _Outcome:
         )
 
 
-def _run_case(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase, last: bool = False) -> _Outcome:
+def _run_case(server: ServerLike, bundle: Bundle, tool: Tool, case: ToolCase, last: bool = False) -> _Outcome:
     """One case in a fresh episode. A tool under which its process dies twice has failed, not the machine."""
     try:
         return _run_once(server, bundle, tool, case)
@@ -59,7 +59,7 @@ def _run_case(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase, las
         return _run_case(server, bundle, tool, case, last=True)
 
 
-def _run_once(server: EnvServer, bundle: Bundle, tool: Tool, case: ToolCase) -> _Outcome:
+def _run_once(server: ServerLike, bundle: Bundle, tool: Tool, case: ToolCase) -> _Outcome:
     manifest = bundle.manifest
     with server.open(CASE_SEED) as episode:
         result = episode.call(tool.name, case.arguments)
@@ -91,7 +91,7 @@ def _case_problem(case: ToolCase, got: _Outcome, audit_tables: Sequence[str]) ->
     return ""
 
 
-def _test_tool(server: EnvServer, bundle: Bundle, tool: Tool, ledger: Ledger) -> tuple[float, list[Fault]]:
+def _test_tool(server: ServerLike, bundle: Bundle, tool: Tool, ledger: Ledger) -> tuple[float, list[Fault]]:
     """Run each case of a tool twice, in fresh episodes.
 
     Returns:
@@ -134,7 +134,7 @@ def _test_tool(server: EnvServer, bundle: Bundle, tool: Tool, ledger: Ledger) ->
 def run_tests(
     bundle: Bundle,
     tools: Sequence[Tool],
-    server: EnvServer,
+    server: ServerLike,
     ledger: Ledger,
     progress: Progress | None = None,
 ) -> tuple[dict[str, float], list[Fault]]:
