@@ -47,6 +47,7 @@ class RolloutLimits(Config):
     max_new_per_turn: int = 96  # sampled tokens of a turn
     max_len: int = 1024  # tokens of the whole episode
     max_observation: int = MAX_OBSERVATION  # characters of a tool's result
+    max_errors: int = 0  # failed calls after which an episode ends with "turns"; 0: as many as turns allow
     long_turn: Literal["truncated", "failed"] = "truncated"
     # What a turn is that reaches max_new_per_turn: "truncated" as at the episode's end (masked, rule 6), or
     # "failed": over-long messages break the protocol, the episode ends with "turns" and is trained on.
@@ -235,9 +236,11 @@ class _Rollout:
         text = observation_text(result, self.limits.max_observation)
         ids = self.template.observation(text)
         turns = sum(turn.role == "assistant" for turn in run.recorder.turns)
+        errors = sum(turn.role == "tool" and bool(turn.error) for turn in run.recorder.turns)
+        lost = self.limits.max_errors and errors + bool(result.error_code) >= self.limits.max_errors
         if run.episode is None or run.episode.dead is not None:
             run.end("error", f"the environment broke down: {result.error_code} {result.error_message}")
-        elif turns >= self.limits.max_turns:
+        elif turns >= self.limits.max_turns or lost:
             run.end("turns")
         elif len(run.recorder.ids) + len(ids) >= self.limits.max_len:
             run.end("length")

@@ -36,6 +36,7 @@ from synth.env.program import Program, require_bubblewrap, sandboxed
 from synth.env.sandbox import Limits, Provider, _interpreter, _python_paths
 from synth.env.serving import IMPORTED
 from synth.env.state import State, digest
+from synth.env.zygote import blocking_pair
 from synth.errors import CallerError, InfrastructureError
 from synth.types import ToolStep
 
@@ -252,7 +253,7 @@ class McpEpisode:
         self._require_alive()
         calls: list[ToolStep] = []
         with tempfile.TemporaryDirectory(prefix="agent-world-guest-") as empty:
-            ours, theirs = socket.socketpair()
+            ours, theirs = blocking_pair()
             guest = Program((_interpreter(), "-I", "-B", "/agent-world/guest.py"), tuple(_python_paths()))
             process = subprocess.Popen(
                 sandboxed(guest, Path(empty), self.server.limits, writable=False),

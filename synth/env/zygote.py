@@ -22,6 +22,18 @@ from synth.errors import InfrastructureError
 START_S = 30.0  # seconds for the interpreter to come up; 0.06 is usual, a busy machine takes longer
 
 
+def blocking_pair() -> tuple[socket.socket, socket.socket]:
+    """Two joined sockets that wait, whatever ``socket.setdefaulttimeout`` says in this process.
+
+    A default timeout (Beam's GCP client sets one) makes new sockets non-blocking for the child too, which
+    then takes "nothing yet" for the end.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(True)
+    theirs.setblocking(True)
+    return ours, theirs
+
+
 class Zygote:
     """One sandboxed process.
 
@@ -48,7 +60,7 @@ class Zygote:
         self._lock = threading.Lock()
         self._number = 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = blocking_pair()
         try:
             self._process = subprocess.Popen(
                 provider.command(),
@@ -89,7 +101,7 @@ class Zygote:
         Raises:
             InfrastructureError: the sandbox is gone.
         """
-        ours, theirs = socket.socketpair()
+        ours, theirs = blocking_pair()
         with theirs, self._lock:
             self._number += 1
             try:

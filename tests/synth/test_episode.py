@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -467,3 +469,14 @@ def test_a_sandbox_that_does_not_isolate_is_not_chosen(monkeypatch):
 def test_no_sandbox_is_said_out_loud(capsys):
     assert not pick_provider(unsafe_local=True).isolated
     assert "no sandbox" in capsys.readouterr().err
+
+
+def test_a_default_timeout_of_the_process_does_not_reach_the_sandbox():
+    """Beam's GCP client sets one; sockets made after it must still wait inside the sandbox."""
+    script = (
+        "import socket, sys; socket.setdefaulttimeout(60)\n"
+        "from synth.env.sandbox import pick_provider\n"
+        "print(pick_provider().name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
