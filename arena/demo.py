@@ -60,12 +60,14 @@ class DemoConfig(Config):
         optimizer=OptimizerConfig(learning_rate=5e-5, schedule="cosine", warmup_steps=5),
     )  # fmt: skip
     grpo: GRPOConfig = GRPOConfig(
-        steps=14,
+        steps=16,
         groups_per_step=8,
         max_rounds=2,
-        limits=RolloutLimits(max_turns=7, max_new_per_turn=72, max_len=1024, long_turn="failed"),
+        limits=RolloutLimits(
+            max_turns=7, max_new_per_turn=72, max_len=1024, max_errors=3, long_turn="failed"
+        ),
         batch=BatchConfig(),
-        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=2e-4)),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1.5e-4)),
     )
     evolve_steps: int = 8  # GRPO steps of the evolution round
     workers: int = 2  # worker processes of the pipelines
