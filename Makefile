@@ -1,9 +1,11 @@
 # agent-world: one virtual environment, one command each for the demo and the tests.
 #   make demo                        with python3
 #   make demo PYTHON=python3.12      with another interpreter (3.11 or newer)
+#   make test EXTRAS=test,parity     with torch and transformers, for the parity tests (large)
 
 PYTHON ?= python3
 VENV   ?= .venv
+EXTRAS ?= test
 
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -15,7 +17,7 @@ MADE := $(VENV)/.made-$(notdir $(PYTHON))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV)"
+	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS)"
 
 demo: $(VENV)/.base ## the main job end to end: themes -> environments -> tasks -> training -> arena, twice
 	@$(BIN)/agent-world demo
@@ -63,5 +65,5 @@ $(VENV)/.base: pyproject.toml $(MADE)
 
 $(VENV)/.test: $(VENV)/.base
 	@echo "Installing what the tests need into $(VENV) ..."
-	@$(PIP) -e '.[test]'
+	@$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
