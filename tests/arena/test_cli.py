@@ -146,7 +146,8 @@ def test_a_reader_that_stops_early_gets_no_traceback(run):
 
 def test_interrupting_gives_130(tmp_path):
     code = (
-        "import sys, arena.cli, arena.view, time\n"
+        "import signal, sys, arena.cli, arena.view, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "def slow(*_):\n    print('started', flush=True)\n    time.sleep(30)\n"
         "arena.view.run_view = slow\n"
         "sys.exit(arena.cli.main(['view', '.']))"
