@@ -28,6 +28,14 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f}%"
 
 
+Gain = tuple[float, float, float]  # mean over tasks, and its 95% interval (arena.rates.rise)
+
+
+def gain_text(gain: Gain) -> str:
+    """Such as "+4.7 points [+1.5, +7.7]"."""
+    return "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * value for value in gain))
+
+
 def interval(rate: Rate) -> str:
     return f"{percent(rate.passed)} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
 

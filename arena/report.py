@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from arena import sections
-from arena.charts import esc, interval
-from arena.folder import Funnel, RunFolder, write_text
+from arena.charts import Gain, esc, interval
+from arena.folder import Funnel, Round, RunFolder, write_text
+from arena.rates import rise
 from rl.rewards import reward
 from synth.types import ArenaReport, Diagnosis, Provenance, Task, Trajectory
 
@@ -26,6 +27,7 @@ class Story:
 
     title: str
     rounds: Sequence[ArenaReport] = ()
+    gains: Sequence[tuple[str, Gain]] = ()  # (round, rise since the first round); see :func:`rises`
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # stage -> rows, one a step
     funnel: Sequence[Funnel] = ()
     diagnoses: Sequence[Diagnosis] = ()
@@ -54,6 +56,7 @@ def gather(run: RunFolder, facts: dict[str, str] | None = None, examples: int = 
     return Story(
         title="Agent World: one turn of the loop",
         rounds=[stage.report() for stage in rounds],
+        gains=rises(rounds),
         metrics=run.metrics(),
         funnel=run.funnel(),
         diagnoses=[d for stage in rounds if (d := stage.diagnosis()) is not None],
@@ -66,7 +69,7 @@ def gather(run: RunFolder, facts: dict[str, str] | None = None, examples: int = 
 def render(story: Story) -> str:
     """The HTML text; well-formed XML after the doctype."""
     parts = [
-        sections.headline(story.title, story.rounds),
+        sections.headline(story.title, story.rounds, [gain for _, gain in story.gains]),
         sections.classes(story.rounds),
         sections.curves(story.metrics),
         sections.funnel(story.funnel),
@@ -84,6 +87,19 @@ def render(story: Story) -> str:
         + "\n".join(part for part in parts if part)
         + f"\n<footer>{facts}</footer>\n</body></html>\n"
     )
+
+
+def rises(rounds: Sequence[Round]) -> list[tuple[str, Gain]]:
+    """Each later round's rise since the first, over the tasks that both measured, with its interval."""
+    rewards: list[dict[str, list[float]]] = []
+    for stage in rounds:
+        by_task: dict[str, list[float]] = {}
+        for episode in stage.episodes():
+            if (value := reward(episode)) is not None:
+                by_task.setdefault(episode.task_id, []).append(value)
+        rewards.append(by_task)
+    names = [stage.report().round for stage in rounds]
+    return [(name, rise(rewards[0], later, 0)) for name, later in zip(names[1:], rewards[1:], strict=True)]
 
 
 def write_report(run: RunFolder, facts: dict[str, str] | None = None) -> Path:

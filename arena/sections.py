@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from arena.charts import Point, dot_chart, esc, interval, legend, line_chart, percent
+from arena.charts import Gain, Point, dot_chart, esc, gain_text, interval, legend, line_chart, percent
 from arena.evaluate import episode_name
 from arena.failures import KINDS
 from arena.folder import Funnel
@@ -39,8 +39,8 @@ def class_names(rounds: Sequence[ArenaReport]) -> list[str]:
     return sorted({name for report in rounds for name in report.per_class})
 
 
-def headline(title: str, rounds: Sequence[ArenaReport]) -> str:
-    """Title, one sentence, and a tile a round."""
+def headline(title: str, rounds: Sequence[ArenaReport], gains: Sequence[Gain] = ()) -> str:
+    """Title, one sentence, and a tile a round. ``gains``: of each later round over the first, paired."""
     if not rounds:
         return f"<h1>{esc(title)}</h1><p class='lead'>No arena round has finished yet.</p>"
     first, last = rounds[0].overall, rounds[-1].overall
@@ -49,10 +49,11 @@ def headline(title: str, rounds: Sequence[ArenaReport]) -> str:
         f"{last.tasks} tasks ({esc(rounds[-1].round)})."
     )
     if len(rounds) > 1:
-        apart = last.low > first.high
-        lead += f" It started at <b>{interval(first)}</b>; the two 95% intervals " + (
-            "don't overlap." if apart else "overlap, so this run alone does not prove a rise."
-        )
+        lead += f" It started at <b>{interval(first)}</b>"
+        for report, gain in zip(rounds[1:], gains, strict=False):
+            clears = "clears" if gain[1] > 0 else "does not clear"
+            lead += f"; {esc(report.round)} it is {gain_text(gain)}, paired by task, which {clears} the start"
+        lead += "."
     tiles = "".join(
         f'<div class="tile s{i}"><span>{esc(r.round)}</span><b>{percent(r.overall.passed)}</b>'
         f"<span>95% interval {100 * r.overall.low:.0f} to {100 * r.overall.high:.0f}</span></div>"

@@ -9,9 +9,9 @@ from arena_run import ROUNDS, make_run
 from arena_samples import episode, said, task
 from rich.console import Console
 
-from arena.charts import dot_chart, esc, line_chart, nice_ticks
+from arena.charts import dot_chart, esc, gain_text, line_chart, nice_ticks
 from arena.evaluate import score
-from arena.report import Story, gather, render, summary_table, write_report
+from arena.report import Story, gather, render, rises, summary_table, write_report
 from synth.types import Rate
 
 
@@ -75,10 +75,23 @@ def test_a_run_without_rounds_says_so():
     assert "No arena round has finished yet" in render(Story("empty"))
 
 
-def test_the_headline_claims_a_rise_only_when_the_intervals_are_apart(run):
+def test_the_headline_claims_a_rise_only_when_its_interval_clears_zero(run):
     first, *_, last = gather(run).rounds
-    assert "don't overlap" in render(Story("t", rounds=[first, last]))
-    assert "does not prove a rise" in render(Story("t", rounds=[first, first]))
+    cleared = render(Story("t", rounds=[first, last], gains=[(last.round, (0.05, 0.01, 0.09))]))
+    assert "+5.0 points [+1.0, +9.0], paired by task, which clears the start" in cleared
+    level = render(Story("t", rounds=[first, last], gains=[(last.round, (0.02, -0.01, 0.05))]))
+    assert "which does not clear the start" in level
+
+
+def test_a_rise_is_taken_over_the_same_tasks_of_first_and_later_rounds(run):
+    gains = rises(run.rounds())
+    assert [name for name, _ in gains] == [r.round for r in gather(run).rounds[1:]]
+    rewards = [{e.task_id: e.verdict.reward for e in r.episodes() if e.verdict} for r in run.rounds()]
+    shared = sorted(set(rewards[0]) & set(rewards[-1]))
+    assert shared
+    mean, low, high = gains[-1][1]
+    assert low <= mean <= high
+    assert gain_text((mean, low, high)).startswith(f"{100 * mean:+.1f} points")
 
 
 def test_examples_are_passed_and_failed_episodes_of_first_and_last_round(run):
