@@ -257,6 +257,7 @@ def test_the_program_reaches_nothing_but_its_folder(bad, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "x")
     with bad.open(0) as episode:
         assert episode.call("escape", {}).value == {"found": [], "environment": []}
+    assert not (Path(__file__).parent / "escaped").exists()
 
 
 def test_links_and_pipes_in_the_folder_are_never_followed(bad):
