@@ -307,7 +307,7 @@ def run_demo(root: Path, config: DemoConfig | None = None, policy_folder: Path |
     trained = demo.grpo("grpo", warm, train, config.grpo.steps, split)
     measured = demo.arena(1, AFTER, trained)
     fresh = demo.evolve(measured, split)
-    # Ours: new and old tasks together. Measured with seed 0: 27.2% held out after it, 27.4% with the new alone.
+    # Ours: new and old tasks together. With seed 0: 27.2% held out after it, 27.4% with the new alone.
     evolved = demo.grpo("grpo-evolved", trained, [*fresh, *train], config.evolve_steps, split)
     demo.arena(2, EVOLVED, evolved)
     run = RunFolder(root)

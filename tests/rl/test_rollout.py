@@ -138,6 +138,17 @@ def test_malformed_calls_and_bad_arguments_are_told_to_the_policy(engine, pool, 
     assert all(t.verdict.passed for t in (malformed, missing, unknown))  # the answer was right all the same
 
 
+def test_an_episode_can_end_after_so_many_failed_calls(engine, pool, tasks):
+    """Looping on a failing call costs turns and teaches nothing; it is a failure that is trained on."""
+    script = [call("get_book", book_id="B-77"), call("get_book", book_id="B-77"), answer_text(2)]
+    patient = LIMITS.model_copy(update={"max_errors": 3})
+    strict = LIMITS.model_copy(update={"max_errors": 2})
+    (passed,) = play(engine, pool, [script], tasks[:1], patient)
+    (ended,) = play(engine, pool, [script], tasks[:1], strict)
+    assert (passed.finish_reason, passed.verdict.passed) == ("answer", True)
+    assert (ended.finish_reason, ended.verdict.passed) == ("turns", False)
+
+
 def test_an_answer_of_another_form_fails_with_the_reason(engine, pool, tasks):
     loose, twice = play(engine, pool, [["It is 2."], ['{"answer": 2} {"answer": 3}']], [tasks[0]] * 2)
     assert not loose.verdict.passed
