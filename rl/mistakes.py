@@ -10,13 +10,13 @@ from, and its own tokens carry no loss.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from model.tokens import Call, call_text, read_call
+from synth.env.episode import ToolResult
 
 SHARE = 0.3  # of gold calls that follow a mistake (ours)
 AGAIN = 0.3  # chance of one more mistake after a mistake (ours)
@@ -114,5 +114,5 @@ def broken_error(raw: str) -> str | None:
     try:
         read_call(body)
     except ValueError as err:
-        return json.dumps({"error": {"code": "malformed_call", "message": f"malformed tool call: {err}"}})
+        return ToolResult(None, "malformed_call", f"malformed tool call: {err}", "caller").to_json()
     return None

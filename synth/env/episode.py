@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +93,25 @@ def _validator(tool: Tool) -> Callable[[Any], str | None]:
     return check
 
 
+class ArgumentChecks:
+    """The compiled input schemas of an environment's tools, for servers of either kind."""
+
+    def __init__(self, tools: Iterable[Tool]):
+        self._checks = {tool.name: _validator(tool) for tool in tools}
+
+    def refusal(self, name: str, arguments: Any) -> ToolResult | None:
+        """None when the tool exists and the arguments fit its schema, else the caller's fault."""
+        check = self._checks.get(name)
+        if check is None:
+            return ToolResult(None, "unknown_tool", f"there is no tool {str(name)[:80]!r}", "caller")
+        try:
+            json.dumps(arguments, allow_nan=False)
+            wrong = check(arguments) if isinstance(arguments, dict) else "arguments must be a JSON object"
+        except (TypeError, ValueError, RecursionError) as err:
+            wrong = f"not JSON: {err}"
+        return None if wrong is None else ToolResult(None, "invalid_arguments", wrong, "caller")
+
+
 class EnvServer:
     """A sandboxed server for one bundle.
 
@@ -113,7 +132,7 @@ class EnvServer:
         self.limits = limits or Limits()
         self.provider = provider or pick_provider()
         self.tools = {tool.name: tool for tool in self.bundle.tools}
-        self._checks = {tool.name: _validator(tool) for tool in self.bundle.tools}
+        self._checks = ArgumentChecks(self.bundle.tools)
         self._open: set[int] = set()
         index, blob = self.bundle.state.pack()
         config = {
@@ -148,15 +167,7 @@ class EnvServer:
 
     def check_arguments(self, name: str, arguments: Any) -> ToolResult | None:
         """None when the tool exists and the arguments fit its schema, else the caller's fault."""
-        check = self._checks.get(name)
-        if check is None:
-            return ToolResult(None, "unknown_tool", f"there is no tool {str(name)[:80]!r}", "caller")
-        try:
-            json.dumps(arguments, allow_nan=False)
-            wrong = check(arguments) if isinstance(arguments, dict) else "arguments must be a JSON object"
-        except (TypeError, ValueError, RecursionError) as err:
-            wrong = f"not JSON: {err}"
-        return None if wrong is None else ToolResult(None, "invalid_arguments", wrong, "caller")
+        return self._checks.refusal(name, arguments)
 
     def close(self) -> None:
         """End the sandbox with all its episodes."""

@@ -30,7 +30,7 @@ from mcp.client.stdio import stdio_client
 
 from synth.env import frames
 from synth.env.bundle import Bundle, read_bundle
-from synth.env.episode import Fault, SolutionResult, ToolResult, _validator
+from synth.env.episode import ArgumentChecks, Fault, SolutionResult, ToolResult
 from synth.env.folder import pack, read_state, remove, unpack
 from synth.env.program import Program, require_bubblewrap, sandboxed
 from synth.env.sandbox import Limits, Provider, _interpreter, _python_paths
@@ -94,7 +94,7 @@ class McpEnvServer:
         self.limits = limits or Limits()
         self.tools = {tool.name: tool for tool in bundle.tools}
         self.names = {tool.name: str(tool.meta.get("mcp_name", tool.name)) for tool in bundle.tools}
-        self._checks = {tool.name: _validator(tool) for tool in bundle.tools}
+        self._checks = ArgumentChecks(bundle.tools)
         self.seed = seed
         self._open: set[McpEpisode] = set()
         self._exit = contextlib.ExitStack()
@@ -124,15 +124,7 @@ class McpEnvServer:
 
     def check_arguments(self, name: str, arguments: Any) -> ToolResult | None:
         """None when the tool exists and the arguments fit its schema, else the caller's fault."""
-        check = self._checks.get(name)
-        if check is None:
-            return ToolResult(None, "unknown_tool", f"there is no tool {str(name)[:80]!r}", "caller")
-        try:
-            json.dumps(arguments, allow_nan=False)
-            wrong = check(arguments) if isinstance(arguments, dict) else "arguments must be a JSON object"
-        except (TypeError, ValueError, RecursionError) as err:
-            wrong = f"not JSON: {err}"
-        return None if wrong is None else ToolResult(None, "invalid_arguments", wrong, "caller")
+        return self._checks.refusal(name, arguments)
 
     def close(self) -> None:
         """End all episodes and the event loop."""
