@@ -15,11 +15,14 @@ from typing import Annotated
 
 import typer
 
-from arena.cli_env import import_app, mcp
-from arena.cli_options import Json, Run, Seed, UsageError
+from arena.cli_env import import_app, mcp, publish
+from arena.cli_model import export, plan
+from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, UsageError, author_name
+from arena.cli_quality import mutate
+from arena.cli_serve import serve
 from arena.cli_synth import PASS_THROUGH, synth_app, tasks
 from arena.cli_themes import themes_app
-from synth.errors import AgentWorldError, InfrastructureError
+from synth.errors import AgentWorldError
 
 app = typer.Typer(
     name="agent-world",
@@ -36,18 +39,27 @@ app = typer.Typer(
     "  agent-world synth tools RUN            environments: tools over them, tested in the sandbox\n"
     "  agent-world check RUN/bundles/*        every gate over every environment\n"
     "  agent-world tasks RUN                  verified tasks\n"
+    "  agent-world mutate RUN                 wrong outcomes: which of them do the verifiers refuse\n"
     "  agent-world mcp RUN/bundles/NAME       an environment as a real MCP server\n"
     "  agent-world import mcp -- COMMAND      a real MCP server as an environment\n"
     "  agent-world train RUN                  GRPO on them\n"
     "  agent-world arena RUN                  how well a policy does where it never trained\n"
+    "  agent-world export RUN/train/NAME OUT  a policy as a Hugging Face folder\n"
+    "  agent-world plan CONFIG                does it fit a TPU slice, and how fast could it be\n"
     "  agent-world evolve RUN                 what went wrong, and which tasks would help\n"
+    "  agent-world serve POLICY               a policy behind OpenAI's HTTP API\n"
     "  agent-world view RUN                   look at all of it",
 )
 app.add_typer(themes_app, name="themes")
 app.add_typer(synth_app, name="synth")
 app.command("tasks", context_settings=PASS_THROUGH)(tasks)
+app.command("mutate")(mutate)
 app.command("mcp")(mcp)
+app.command("publish")(publish)
+app.command("serve")(serve)
 app.add_typer(import_app, name="import")
+app.command("plan")(plan)
+app.command("export")(export)
 
 
 @app.command()
@@ -186,21 +198,25 @@ def evolve(
     run: Run,
     budget: Annotated[int, typer.Option(help="New tasks to ask for, in all.")] = 60,
     seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
     json: Json = False,
 ) -> int:
     """Diagnose an arena round, and ask for tasks.
 
     Writes diagnosis.json and requests.jsonl beside the last finished round of the run. Requests go to
-    training environments of the weak ones' classes, never to a measured one.
+    training environments of the weak ones' classes, never to a measured one. A language model (--author llm)
+    reads the failed episodes, ranks, explains and writes the guides; the counts stay the program's.
 
     \b
     Examples:
       agent-world evolve RUN
       agent-world evolve RUN --budget 100 --json
+      agent-world evolve RUN --author llm --llm model.toml
     """
     from arena.commands import run_evolve
 
-    return run_evolve(run, budget, seed, json)
+    return run_evolve(run, budget, seed, json, author_name(author, llm))
 
 
 @app.command()
@@ -242,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = context.command_path if context else "agent-world"
         return _fail(f"{' '.join(err.format_message().split())} (see '{command} --help')", 2)
     except AgentWorldError as err:
-        return _fail(" ".join(str(err).split()), 1 if isinstance(err, InfrastructureError) else 2)
+        return _fail(" ".join(str(err).split()), err.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader, such as head, has seen enough

@@ -66,6 +66,33 @@ def mcp(
     return 0
 
 
+class Form(StrEnum):
+    verifiers = "verifiers"
+    openenv = "openenv"
+
+
+def publish(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of an environment.")],
+    tasks: Annotated[Path, typer.Argument(metavar="TASKS", help="Its tasks, JSONL.")],
+    to: Annotated[Form, typer.Option("--to", help="The format of another trainer.")],
+    out: Annotated[Path, typer.Option("--out", help="The new package's folder.")],
+) -> int:
+    """Write an environment and its tasks as a package for other trainers.
+
+    verifiers: a v1 taskset; openenv: an environment server. Sandbox, state and verdict stay ours.
+
+    \b
+    Examples:
+      agent-world publish RUN/bundles/element_lab RUN/tasks/element_lab.train.jsonl --to verifiers --out
+      element_lab
+    """
+    from synth.exporters.package import export
+
+    files = export(bundle, tasks, out, to.value)
+    typer.echo(f"{out}: {', '.join(files)}")
+    return 0
+
+
 import_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -89,6 +116,7 @@ def import_mcp(
     probes: Annotated[
         Path | None, typer.Option(help='Calls worth trying, JSONL: {"tool": ..., "arguments": {...}}.')
     ] = None,
+    tool: Annotated[list[str] | None, typer.Option(help="Take this tool only; may be repeated.")] = None,
     bind: Annotated[list[str] | None, typer.Option(help="A path that the server needs, read-only.")] = None,
     env: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for the server; may hold {state}.")
@@ -117,6 +145,7 @@ def import_mcp(
         state,
         out,
         given=read_probes(probes) if probes else None,
+        only=tool,
         binds=bind or [],
         env={name: value for name, _, value in values},
         license=license,
@@ -228,6 +257,68 @@ def import_smollm2(
         raise CallerError(f"{out}: {err}") from err
     typer.echo(f"{out}: {config.n_layers} layers, {config.d_model} wide, {config.vocab_size} tokens")
     return 0
+
+
+@import_app.command("known")
+def import_known(
+    servers: Annotated[Path, typer.Argument(metavar="SERVERS", help="A folder with one folder a server.")],
+    out: Annotated[Path, typer.Option("--out", help="A run folder: bundles/, tasks/, servers.json.")],
+    only: Annotated[list[str] | None, typer.Option(help="This server only; may be repeated.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Tasks wanted of each server.")] = 24,
+    seed: Seed = 0,
+    json: Json = False,
+) -> int:
+    """Import the real MCP servers that are known here, with tasks.
+
+    Each gets a state of real rows; tools are proven, then tasks of both routes are made, run and gated. The
+    last lines are a table of what was found. Exit 1 when a server is not installed or gave fewer tasks.
+
+    \b
+    Examples:
+      agent-world import known servers/ --out runs/real
+      agent-world import known servers/ --out runs/real --only git --only memory --count 40
+    """
+    from synth.importers.known import KNOWN
+    from synth.importers.real import import_known as run
+    from synth.importers.real import table
+
+    rows = run(servers, out, only or list(KNOWN), count, seed, say=typer.echo)
+    typer.echo(table(rows))
+    if json:
+        typer.echo(dumps(rows))
+    return 0 if all(row.get("tasks", {}).get("tasks", 0) >= count for row in rows.values()) else 1
+
+
+@import_app.command("make-tasks")
+def import_make_tasks(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="An imported environment.")],
+    out: Annotated[Path, typer.Option("--out", help="Where the tasks are written, JSONL.")],
+    count: Annotated[int, typer.Option(min=1, help="Tasks wanted.")] = 24,
+    seed: Seed = 0,
+    json: Json = False,
+) -> int:
+    """Make verified tasks for an imported environment.
+
+    Questions about facts of its state, changes told in words, and programs with sums, branches and loops:
+    from the calls that the import has proven. Exit 1 when fewer tasks held than were wanted.
+
+    \b
+    Examples:
+      agent-world import make-tasks b/git --out RUN/tasks/git.jsonl --count 40
+    """
+    from synth.env.mcp_client import McpEnvServer
+    from synth.importers.maker import make
+
+    with McpEnvServer(bundle) as server:
+        made = make(server, count, seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _write_lines(out, [task.to_json() for task in made.tasks])
+    typer.echo(f"{len(made.tasks)} tasks; {sum(made.refused.values())} drafts refused")
+    for why, number in made.refused.most_common(5):
+        typer.echo(f"  {number} x {why}")
+    if json:
+        typer.echo(dumps(made.to_json()))
+    return 0 if len(made.tasks) >= count else 1
 
 
 @import_app.command("tasks")

@@ -5,7 +5,10 @@ Options that are not listed go to Beam, which refuses those that it doesn't know
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +24,9 @@ synth_app = typer.Typer(
     help="Make environments: databases from real tables, then tools that pass their tests.\n\n\b\nExamples:\n"
     "  agent-world synth mine RUN             real tables, cleaned and linked\n"
     "  agent-world synth complexify RUN       the same, with richer tables on top\n"
-    "  agent-world synth tools RUN            tools with tests, checked in the sandbox",
+    "  agent-world synth tools RUN            tools with tests, checked in the sandbox\n"
+    "  agent-world synth pack RUN             all of a run in a few large files, with a catalogue\n"
+    "  agent-world synth scale RUN            a thousand environments with tasks, and what they are worth",
 )
 
 
@@ -113,6 +118,75 @@ def tools(
         found = load_themes(themes, None if themes else "demo")
         summary = job.run(run, found, seed=seed, author=name, options=context.args, progress=progress)
     return finish_stage(run, summary, json)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def pack(
+    context: typer.Context,
+    run: Run,
+    per_shard: Annotated[int, typer.Option(min=1, help="Environments a shard.")] = 100,
+    json: Json = False,
+) -> int:
+    """Pack a run into shards with an index and a catalogue.
+
+    Bundles into ZIP shards, tasks and solutions into JSONL shards, and Parquet tables of all that there is,
+    below RUN/packed. The plain folders stay.
+
+    \b
+    Examples:
+      agent-world synth pack RUN
+      duckdb -c "SELECT env_id, tools, tasks FROM 'RUN/packed/catalogue/environments/*.parquet'"
+    Options that are not listed here go to Beam.
+    """
+    from arena.commands import bar, finish_stage
+    from beam_jobs import pack as job
+
+    with bar("shards") as progress:
+        summary = job.run(run, per_shard=per_shard, options=context.args, progress=progress)
+    return finish_stage(run, summary, json)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def scale(
+    context: typer.Context,
+    run: Run,
+    environments: Annotated[int, typer.Option(min=1, help="How many environments.")] = 1000,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; all cores.")] = None,
+    count: Annotated[int, typer.Option("--tasks", min=1, help="Tasks to draft for each environment.")] = 8,
+    seed: Seed = 0,
+    json: Json = False,
+) -> int:
+    """All stages over many environments, then a report.
+
+    The offline author, over our built-in themes and variants of them with other samples of the real rows. The
+    report says how many distinct real databases and schemas stand behind them, environments a minute and
+    core, where the time goes, and the memory. A killed run goes on.
+
+    \b
+    Examples:
+      agent-world synth scale runs/big
+      agent-world synth scale runs/big --environments 60 --workers 2 --json
+    Options that are not listed here go to Beam.
+    """
+    from arena.commands import bar
+    from beam_jobs import scale as job
+
+    figures, summaries = job.measured(
+        run,
+        environments,
+        workers=workers or os.cpu_count() or 1,
+        tasks=count,
+        seed=seed,
+        options=context.args,
+        bar=bar,
+        said=lambda summary: print(summary.line(), file=sys.stderr, flush=True),
+    )
+    if json:
+        print(to_json(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name.replace('_', ' '):36} {value}")
+    return 1 if any(summary.dead for summary in summaries) else 0
 
 
 def tasks(

@@ -149,15 +149,21 @@ def show_check(console: Console, reports: Sequence[CheckReport]) -> None:
 
 
 def diagnose_round(
-    run: RunFolder, last: Round, split: Split, budget: int, seed: int
+    run: RunFolder, last: Round, split: Split, budget: int, seed: int, author: str = "offline"
 ) -> tuple[Diagnosis, list[SynthesisRequest]]:
-    """Diagnose a finished round, ask for tasks, and write both beside it (requests.jsonl last)."""
-    from arena.diagnose import diagnose
+    """Diagnose a finished round, ask for tasks, and write both beside it (requests.jsonl last).
+
+    Args:
+        author: who diagnoses, as :func:`synth.author.make_author` takes it.
+    """
+    from arena.diagnose import diagnose_by
     from arena.evolve import requests, write_requests
+    from synth.author import make_author
 
     manifests, report = run.manifests(), last.report()
     measured = [m for m in manifests if m.env_id in report.per_environment]
-    found = diagnose(report, last.episodes(), list(run.tasks().values()), measured, run.tool_kinds())
+    tasks, kinds = list(run.tasks().values()), run.tool_kinds()
+    found = diagnose_by(make_author(author), report, last.episodes(), tasks, measured, kinds, seed)
     last.save_diagnosis(found)
     train = [m for m in manifests if m.env_id in split.train]
     wanted = requests(found, train, {m.env_id: m.taxonomy for m in train}, budget, seed)
@@ -165,7 +171,7 @@ def diagnose_round(
     return found, wanted
 
 
-def run_evolve(root: Path, budget: int, seed: int, as_json: bool) -> int:
+def run_evolve(root: Path, budget: int, seed: int, as_json: bool, author: str = "offline") -> int:
     """Diagnose the last arena round of a run and write its diagnosis and requests.
 
     Raises:
@@ -178,11 +184,12 @@ def run_evolve(root: Path, budget: int, seed: int, as_json: bool) -> int:
         raise CallerError(f"{root}: no arena round has finished; run 'agent-world arena {root}' first")
     last = run.rounds()[-1]
     split = split_environments(run.manifests(), seed)
-    found, wanted = diagnose_round(run, last, split, budget, seed)
+    found, wanted = diagnose_round(run, last, split, budget, seed, author)
     path = last.folder / "requests.jsonl"
     if as_json:
         asked = [json.loads(request.to_json()) for request in wanted]
-        print(json.dumps({"round": found.round, "requests": asked, "file": str(path)}))
+        told = {"round": found.round, "author": found.author, "requests": asked, "file": str(path)}
+        print(json.dumps(told))
         return 0
     console = Console()
     table = Table(
@@ -192,6 +199,8 @@ def run_evolve(root: Path, budget: int, seed: int, as_json: bool) -> int:
         kinds = ", ".join(f"{kind} {n}" for kind, n in list(weak.error_kinds.items())[:3])
         table.add_row(weak.env_id, f"{100 * weak.pass_rate:.0f}%", kinds)
     console.print(table)
+    for weak in (w for w in found.weaknesses if w.why):
+        print(f"{weak.env_id}: {weak.why} ({found.author})")
     asks = Table("training environment", "tasks", "grow", "what they should exercise")
     for request in wanted:
         asks.add_row(

@@ -3,10 +3,12 @@
 Comes from: an ArenaReport with its trajectories, their tasks, and the manifests of the measured environments.
 Goes to: ``diagnosis.json`` and :mod:`arena.evolve`.
 
-This is the offline diagnosis: every kind is decided by program (:mod:`arena.failures`), every guide is a
-count over failed tasks put into words. It sees what differs from the gold calls, never why the model erred.
-An LLM's diagnosis comes later behind the same function. Evidence quotes measured tasks, so it stays in
-reports; a guide holds shapes only (kinds of tools, lengths, patterns), never a value of a measured task.
+:func:`diagnose` is the offline diagnosis: every kind is decided by program (:mod:`arena.failures`), every
+guide is a count over failed tasks put into words. It sees what differs from the gold calls, never why the
+model erred. :func:`diagnose_by` gives these counts and the failed episodes to an author that is a model
+(:mod:`synth.author.online.diagnosis`), who ranks, explains and writes guides. Evidence quotes measured tasks,
+so it stays in reports; a guide holds shapes only (kinds of tools, lengths, patterns), never a value of a
+measured task.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from arena.evaluate import episode_name, rewards_by_task
-from arena.failures import Failure, explain
+from arena.failures import Failure, explain, show_call
 from arena.rates import rate, wilson
 from rl.rewards import reward
+from synth.author.base import Author
+from synth.author.online.diagnosis import Case
 from synth.types import ArenaReport, Diagnosis, Guide, Manifest, Task, Trajectory, Weakness
+from synth.verify import canonical
 
+TURN = 1500  # characters of one message that a reader of an episode sees (ours)
 EVIDENCE = 3  # quotes an error kind
 TOP_KINDS = 3  # error kinds with evidence, and guides, an environment (ours)
 MAJORITY = 2 / 3  # share of failed tasks that makes a feature part of the guide (ours)
@@ -81,6 +87,72 @@ def diagnose(
             ranked.append((wilson(1 - counted.passed, counted.tasks)[0], weakness))
     ranked.sort(key=lambda pair: (-pair[0], pair[1].pass_rate, pair[1].env_id))
     return Diagnosis(round=report.round, weaknesses=tuple(weakness for _, weakness in ranked))
+
+
+def diagnose_by(
+    author: Author,
+    report: ArenaReport,
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    manifests: Sequence[Manifest],
+    tool_kinds: ToolKinds | None = None,
+    seed: int = 0,
+) -> Diagnosis:
+    """The diagnosis by an author: counted by :func:`diagnose`, then read by the author if it is a model.
+
+    Args:
+        author: one without the method ``diagnose`` (the procedural one) leaves the counts as they are.
+        seed: of the model's exchanges; the others as for :func:`diagnose`.
+
+    Raises:
+        EnvironmentFault: the model declines, or never hands in a diagnosis that holds.
+        BudgetExceeded, CallerError, InfrastructureError: see :meth:`synth.author.llm.LLM.complete`.
+    """
+    found = diagnose(report, trajectories, tasks, manifests, tool_kinds)
+    reads = getattr(author, "diagnose", None)
+    if reads is None or not found.weaknesses:
+        return found
+    by_id = {task.id: task for task in tasks}
+    cases = [case(t, by_id[t.task_id]) for t in trajectories if reward(t) == 0.0]
+    taxonomy = {m.env_id: m.taxonomy for m in manifests}
+    about = {
+        w.env_id: {
+            "class": (taxonomy.get(w.env_id) or ("unclassified",))[0],
+            "tools": dict((tool_kinds or {}).get(w.env_id, {})),
+        }
+        for w in found.weaknesses
+    }
+    return reads(found, cases, about, seed)
+
+
+def case(trajectory: Trajectory, task: Task) -> Case:
+    """A failed episode in words: what was asked, written, answered and judged, and what was right."""
+    failure = explain(trajectory, task)
+    lines = [f"asked: {task.instruction}"]
+    for turn in trajectory.turns[1:]:
+        said = turn.text if turn.error is None else f"{turn.text} [{turn.error}]"
+        lines.append(f"{'agent' if turn.role == 'assistant' else 'tool'}: {said[:TURN]}")
+    lines.append(f"ended by: {trajectory.finish_reason}; answered {canonical(trajectory.answer)}")
+    for check in trajectory.verdict.checks if trajectory.verdict else ():
+        lines.append(
+            f"verifier: {check.name}: {'passed' if check.passed else f'failed: {check.detail[:TURN]}'}"
+        )
+    lines += [f"right call {n}: {show_call(step, TURN)}" for n, step in enumerate(task.chain, 1)]
+    lines.append(f"right answer: {canonical(task.reference_answer)}")
+    values = [value for step in task.chain for value in step.arguments.values()]
+    answer = task.reference_answer
+    values += (
+        answer if isinstance(answer, list) else answer.values() if isinstance(answer, dict) else [answer]
+    )
+    return Case(
+        name=episode_name(trajectory),
+        env_id=trajectory.env_id,
+        kind=failure.kind,
+        detail=failure.detail,
+        text="\n".join(lines),
+        steps=task.difficulty.steps,
+        values=tuple(v for v in values if not isinstance(v, list | dict | bool)),
+    )
 
 
 def _weakness(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.models import open_author, spent
+from beam_jobs.stage import Element, Output, Progress, Stage, Summary, run_stage
 from beam_jobs.store import Store
 from synth.types import Theme
 
@@ -23,7 +24,7 @@ def work(store: Store, payload: dict[str, Any], tools: Any) -> Output:
     from synth.mining import mine
 
     theme = Theme.model_validate(payload["theme"])
-    author = load_author(payload["author"])
+    author = open_author(payload["author"])
     mined = mine(theme, payload["seed"], author)
     db = complexify(mined, theme, author, payload["seed"], rounds=payload["rounds"])
     path = f"databases/{theme.id}.json"
@@ -34,7 +35,7 @@ def work(store: Store, payload: dict[str, Any], tools: Any) -> Output:
         "tables_added": len(db.tables) - len(mined.tables),
         "rows": sum(len(rows) for rows in db.rows.values()),
     }
-    return Output((path,), counters)
+    return Output((path,), counters | spent(author))
 
 
 STAGE = Stage("mine", version=1, work=work)
@@ -42,7 +43,7 @@ STAGE = Stage("mine", version=1, work=work)
 
 def elements(themes: Sequence[Theme], *, seed: int, rounds: int, author: str) -> list[Element]:
     """One element a theme. What decides the database: theme, seed, rounds, the author and its version."""
-    made, author_id = [], load_author(author).name
+    made, author_id = [], open_author(author).name
     for theme in themes:
         payload = {"theme": theme.model_dump(mode="json"), "seed": seed, "rounds": rounds, "author": author}
         key = STAGE.key(payload, author_id=author_id)

@@ -1,7 +1,7 @@
 """Many environments in one command, with the offline author, and a report that says what they are worth.
 
-    python -m beam_jobs.scale RUN --environments 1000 --workers 2 --tasks 8
-    python -m beam_jobs.scale RUN --environments 1000 --json > report.json
+    agent-world synth scale RUN --environments 1000 --workers 2 --tasks 8
+    agent-world synth scale RUN --environments 1000 --json > report.json
 
 Built-in themes come again and again under new names (``airports--002``): mining seeds its samples with the
 name, so where a source has more rows than a sample, each variant holds other real rows under much the same
@@ -14,26 +14,29 @@ each quarter of the run, which shows whether it is flat.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from beam_jobs import mine, pack, synthesize, validate
 from beam_jobs.report import report
-from beam_jobs.stage import Summary
-from synth.errors import AgentWorldError, CallerError
+from beam_jobs.stage import Progress, Summary
 from synth.themes import builtin
 from synth.types import Theme
 
 LOOK = 2.0  # seconds between two looks at the memory
+Bar = Callable[[str], AbstractContextManager[Progress | None]]
+
+
+@contextmanager
+def _no_bar(label: str) -> Iterator[None]:
+    yield None
 
 
 def themes(count: int) -> list[Theme]:
@@ -96,62 +99,55 @@ def tree_mb(root: int) -> float:
     return sum(n for pid, n in pages.items() if inside(pid)) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def build(run: str, count: int, *, workers: int, tasks: int, seed: int, beam: Sequence[str]) -> list[Summary]:
-    """All stages; what is done is skipped."""
-    options = list(beam)
+def build(
+    run: str | Path,
+    count: int,
+    *,
+    workers: int,
+    tasks: int,
+    seed: int,
+    options: Sequence[str] = (),
+    bar: Bar = _no_bar,
+    said: Callable[[Summary], object] = lambda summary: None,
+) -> list[Summary]:
+    """All stages; what is done is skipped.
+
+    Args:
+        workers: worker processes; one runs in this process.
+        tasks: to draft for each environment.
+        options: ours and Beam's, see :mod:`beam_jobs.options`.
+        bar: opens the progress display of a stage.
+        said: gets each stage's summary when it is over.
+    """
+    options, wanted, summaries = list(options), themes(count), []
     if workers > 1:
         options += ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
-    wanted = themes(count)
-    summaries = [mine.run(run, wanted, seed=seed, options=options)]
-    _say(summaries[-1])
-    summaries.append(validate.run(run, wanted, seed=seed, options=options))
-    _say(summaries[-1])
-    orders = [synthesize.Order(env_id, tasks, seed) for env_id in synthesize.environments(run)]
-    summaries.append(synthesize.run(run, orders, tag="train", options=options))
-    _say(summaries[-1])
-    summaries.append(pack.run(run, options=options))
-    _say(summaries[-1])
+
+    def orders() -> list[synthesize.Order]:
+        return [synthesize.Order(env_id, tasks, seed) for env_id in synthesize.environments(run)]
+
+    stages: dict[str, Callable[..., Summary]] = {
+        "mine": partial(mine.run, run, wanted, seed=seed),
+        "validate": partial(validate.run, run, wanted, seed=seed),
+        "synthesize": lambda **how: synthesize.run(run, orders(), tag="train", **how),
+        "pack": partial(pack.run, run),
+    }
+    for name, stage in stages.items():
+        with bar(name) as progress:
+            summaries.append(stage(options=options, progress=progress))
+        said(summaries[-1])
     return summaries
 
 
-def _say(summary: Summary) -> None:
-    print(summary.line(), file=sys.stderr, flush=True)
-
-
-def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m beam_jobs.scale", allow_abbrev=False)
-    parser.add_argument("run", help="the run folder; a path or gs://BUCKET/PREFIX")
-    parser.add_argument("--environments", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--tasks", type=int, default=8, help="to draft for each environment")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
-    ours, beam = parser.parse_known_args(list(words))
+def measured(
+    run: str | Path, count: int, *, workers: int, **how: Any
+) -> tuple[dict[str, Any], list[Summary]]:
+    """:func:`build`, and the report of it with memory and seconds; see there for the arguments and errors."""
     start = time.monotonic()
-    try:
-        with Memory() as memory:
-            summaries = build(
-                ours.run,
-                ours.environments,
-                workers=ours.workers,
-                tasks=ours.tasks,
-                seed=ours.seed,
-                beam=beam,
-            )
-        seconds = time.monotonic() - start
-        figures = report(ours.run, workers=ours.workers, seconds=seconds) | memory.figures()
-    except AgentWorldError as err:
-        print(f"error: {err}", file=sys.stderr)
-        return 2 if isinstance(err, CallerError) else 1
+    with Memory() as memory:
+        summaries = build(run, count, workers=workers, **how)
+    seconds = time.monotonic() - start
+    figures = report(run, workers=workers, seconds=seconds) | memory.figures()
     figures["wall_seconds"] = {s.stage: round(s.seconds, 1) for s in summaries}
     figures["whole_run"] = not any(s.skipped for s in summaries)  # else seconds are of the last part only
-    if ours.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name.replace('_', ' '):36} {value}")
-    return 1 if any(s.dead for s in summaries) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return figures, summaries

@@ -20,16 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beam_jobs import io
 from beam_jobs.options import JobOptions, split_options
 from beam_jobs.store import LocalStore, Store, in_threads, open_store
 from beam_jobs.workers import WorkerDied
 from synth.errors import CallerError, InfrastructureError
-
-if TYPE_CHECKING:
-    from synth.author.base import Author
 
 Progress = Callable[[int, int, str], None]  # finished, all, name of what finished last
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -208,17 +205,6 @@ def _dead_of_content(letters: Sequence[io.DeadLetter], elements: Sequence[Elemen
     """Elements that would only die again: same key, and the fault is not the infrastructure's."""
     dead = {letter.name: letter.key for letter in letters if letter.fault != "infrastructure"}
     return {e.name for e in elements if dead.get(e.name) == e.key}
-
-
-def load_author(name: str) -> Author:
-    """The author that a name stands for; called on the worker, so that only the name travels.
-
-    Raises:
-        CallerError: no such author.
-    """
-    from synth.author import make_author
-
-    return make_author(name)
 
 
 def _check_names(stage: Stage, elements: Sequence[Element]) -> None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.models import open_author, spent
+from beam_jobs.stage import Element, Output, Progress, Stage, Summary, run_stage
 from beam_jobs.store import Store, in_threads, open_store, write_lines
 from synth.errors import CallerError
 from synth.types import Guide, Manifest, SynthesisRequest, Task
@@ -70,7 +71,7 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
     counters: Counter[str] = Counter()
     with store.local(f"bundles/{payload['env_id']}") as path, open_environment(path) as server:
         bundle = read_bundle(path)
-        author = load_author(payload["author"])
+        author = open_author(payload["author"])
         drafts = _draft(bundle, server, judge, author, payload, counters)
         sound = _gate(bundle, server, judge, drafts, counters)
         seed = payload["orders"][0]["seed"]
@@ -87,6 +88,7 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
     counters["solutions"] = len(solutions)
     write_lines(store, f"tasks/{name}", (kept.task.to_json() for kept in solved))
     write_lines(store, f"solutions/{name}", solutions)
+    counters.update(spent(author))
     return Output((f"tasks/{name}", f"solutions/{name}"), {k: n for k, n in counters.items() if n})
 
 
@@ -155,7 +157,7 @@ def elements(
     Raises:
         CallerError: an order names an environment that has no bundle.
     """
-    made, author_id = [], load_author(author).name
+    made, author_id = [], open_author(author).name
     env_ids = list(dict.fromkeys(order.env_id for order in wanted))
     digests = in_threads(lambda env_id: _digest(store, env_id), env_ids)
     for env_id, digest in zip(env_ids, digests, strict=True):

@@ -3,6 +3,7 @@
     elements -> Reshuffle -> Attempt -+-> receipts      (each also in the run folder at once)
                                       +-> dead letters  (likewise)
 
+Where the author is a language model, ``Attempt`` goes through RunInference (:mod:`beam_jobs.inference`).
 An element that fails never stops the others (:mod:`beam_jobs.attempt`). The number of times that each
 thing was counted is a Beam counter in the namespace of the stage, and the seconds an element took a
 distribution, for the runner's own monitoring; our summaries read the run folder (:mod:`beam_jobs.stage`).
@@ -11,9 +12,10 @@ distribution, for the runner's own monitoring; our summaries read the run folder
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from beam_jobs import io
+from beam_jobs import io, models
 from beam_jobs.attempt import Bench, attempt
 from beam_jobs.options import build_options, make_runner, quiet, spread
 from beam_jobs.stage import Element, Stage
@@ -36,6 +38,27 @@ class Attempted(NamedTuple):
     dead: PCollection[io.DeadLetter]
 
 
+Ended = io.Receipt | io.DeadLetter
+
+
+def end(stage: Stage, store: Store, element: Element, bench: Bench) -> Ended:
+    """Do an element. A runner may replay a bundle: what was finished stays finished."""
+    ended = io.finished(store, stage.name, element.name, element.key)
+    return ended or attempt(stage, store, element, bench)
+
+
+def counted(stage: Stage, ended: Ended) -> Any:
+    """Beam counters of an element that has ended, and where it goes."""
+    if isinstance(ended, io.DeadLetter):
+        Metrics.counter(stage.name, f"dead_{ended.fault}").inc()
+        return TaggedOutput(DEAD, ended)
+    Metrics.counter(stage.name, "done").inc()
+    Metrics.distribution(stage.name, "milliseconds").update(int(1000 * ended.seconds))
+    for name, count in ended.counters.items():
+        Metrics.counter(stage.name, name).inc(count)
+    return ended
+
+
 class _AttemptFn(beam.DoFn):
     """Holds a bench from setup to teardown; a killed worker's sandboxes end with its sockets."""
 
@@ -45,44 +68,43 @@ class _AttemptFn(beam.DoFn):
     def setup(self) -> None:
         self.bench = Bench(self.stage)
 
-    def process(self, element: Element) -> Iterator[Any]:
-        stage = self.stage
-        # a runner may replay a bundle: what was finished stays finished
-        ended = io.finished(self.store, stage.name, element.name, element.key)
-        ended = ended or attempt(stage, self.store, element, self.bench)
-        if isinstance(ended, io.DeadLetter):
-            Metrics.counter(stage.name, f"dead_{ended.fault}").inc()
-            yield TaggedOutput(DEAD, ended)
-            return
-        Metrics.counter(stage.name, "done").inc()
-        Metrics.distribution(stage.name, "milliseconds").update(int(1000 * ended.seconds))
-        for name, count in ended.counters.items():
-            Metrics.counter(stage.name, name).inc(count)
-        yield ended
+    def process(self, element: Element) -> Iterator[Ended]:
+        yield end(self.stage, self.store, element, self.bench)
 
     def teardown(self) -> None:
         self.bench.close()
 
 
 class Attempt(beam.PTransform):
-    """Runs a stage's work on each element: ``elements | Attempt(stage, store)`` -> Attempted."""
+    """Runs a stage's work on each element: ``elements | Attempt(stage, store)`` -> Attempted.
 
-    def __init__(self, stage: Stage, store: Store) -> None:
+    ``author`` names the language model that the work asks, if it asks one.
+    """
+
+    def __init__(self, stage: Stage, store: Store, author: str | None = None) -> None:
         super().__init__(label=f"Attempt({stage.name})")
-        self.stage, self.store = stage, store
+        self.stage, self.store, self.author = stage, store, author
 
     def expand(self, pcoll: PCollection[Element]) -> Attempted:
-        tried: Any = (
-            pcoll
-            | "Spread" >> beam.Reshuffle()
-            | beam.ParDo(_AttemptFn(self.stage, self.store)).with_outputs(DEAD, main="receipts")
-        )
-        return Attempted(tried.receipts, tried[DEAD])
+        spread: Any = pcoll | "Spread" >> beam.Reshuffle()
+        if self.author is None:
+            ended = spread | beam.ParDo(_AttemptFn(self.stage, self.store))
+        else:
+            from beam_jobs.inference import ask
+
+            ended = spread | "Ask" >> ask(self.stage, self.store, self.author)
+        ended = ended | "Count" >> beam.Map(partial(counted, self.stage)).with_outputs(DEAD, main="receipts")
+        return Attempted(ended.receipts, ended[DEAD])
 
 
 def build(pipeline: beam.Pipeline, stage: Stage, elements: Sequence[Element], store: Store) -> Attempted:
-    """Put a stage into a pipeline; its steps are ``Elements`` and ``Attempt(<stage>)``."""
-    return pipeline | "Elements" >> beam.Create(list(elements)) | Attempt(stage, store)
+    """Put a stage into a pipeline; its steps are ``Elements`` and ``Attempt(<stage>)``.
+
+    The elements of a stage have one author: a run is asked for with one.
+    """
+    authors = {str(element.payload.get("author", "")) for element in elements}
+    author = next((name for name in authors if models.is_model(name)), None)
+    return pipeline | "Elements" >> beam.Create(list(elements)) | Attempt(stage, store, author)
 
 
 def run_pipeline(stage: Stage, elements: Sequence[Element], store: Store, options: Sequence[str]) -> None:

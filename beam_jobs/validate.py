@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_jobs.stage import Element, Output, Progress, Stage, Summary, load_author, run_stage
+from beam_jobs.models import open_author, spent
+from beam_jobs.stage import Element, Output, Progress, Stage, Summary, run_stage
 from beam_jobs.store import Store, in_threads, open_store
 from synth.errors import CallerError
 from synth.types import Database, Theme
@@ -40,7 +41,8 @@ def work(store: Store, payload: dict[str, Any], provider: Provider) -> Output:
     theme = Theme.model_validate(payload["theme"])
     source = payload["database"]
     db = Database.from_json(store.read(source), where=f"{store.url}/{source}")
-    drafted = make_environment(db, theme, load_author(payload["author"]), payload["seed"])
+    author = open_author(payload["author"])
+    drafted = make_environment(db, theme, author, payload["seed"])
     with store.scratch() as folder:
         env, report = validate_environment(drafted, folder, provider)
     env = env.model_copy(update={"taxonomy": tuple(payload["taxonomy"])})
@@ -54,7 +56,7 @@ def work(store: Store, payload: dict[str, Any], provider: Provider) -> Output:
         "tools_perfect": sum(report.tools[tool.name] == 1.0 for tool in env.tools),
         "cases": sum(len(tool.cases) for tool in env.tools),
     }
-    return Output((bundle, checks), counters)
+    return Output((bundle, checks), counters | spent(author))
 
 
 STAGE = Stage("validate", version=1, work=work, tools=tools)
@@ -68,7 +70,7 @@ def elements(store: Store, themes: Sequence[Theme], *, seed: int, author: str) -
     """
     from synth.taxonomy import place
 
-    author_id = load_author(author).name
+    author_id = open_author(author).name
     mined = set(store.names("databases"))
     there = [theme for theme in themes if f"{theme.id}.json" in mined]
     paths = [f"databases/{theme.id}.json" for theme in there]

@@ -1,15 +1,17 @@
-"""What the engine runs on the device: three pure functions over weights and a cache.
+"""What the engine runs on the device: pure functions over weights and caches.
 
 They are the transformer's own forward with a cache (rule 3: sampler and trainer run the same
-forward); :mod:`model.engine` jits them and keeps the books.
+forward); :mod:`model.engine` jits them.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -20,6 +22,34 @@ from model.sampling import sample
 log = logging.getLogger(__name__)
 
 STEPS = 32  # tokens a device call at most; the host looks for finished slots in between
+
+
+Host = Array | np.ndarray
+
+
+class Rows(NamedTuple):
+    """What a decode call is told of each slot; small arrays that live on the host.
+
+    A slot with n known tokens has n - 1 of them in the cache; the n-th, pending, is fed next.
+    """
+
+    pending: Int[Host, " B"]  # the last known token
+    length: Int[Host, " B"]  # n; 0: free
+    left: Int[Host, " B"]  # tokens that the turn may still get
+    keys: UInt32[Host, "B 2"]  # of the seed
+    temperature: Float[Host, " B"]
+    top_k: Int[Host, " B"]
+    top_p: Float[Host, " B"]
+    stops: Int[Host, "B E"]  # ids that end a turn; -1: none
+    forced: Int[Host, "B N"]  # tokens to take instead of a draw, in this call; -1: draw
+
+
+class Sampled(NamedTuple):
+    """What a decode call gives: the first ``counts[b]`` columns of row b are real."""
+
+    tokens: Int[Host, "B N"]
+    logprobs: Float[Host, "B N"]
+    counts: Int[Host, " B"]
 
 
 def prefill(
@@ -49,48 +79,68 @@ def extend(
     return put_slot(cache, one, row)
 
 
-def decode(
+def first_tokens(
     graphdef: nnx.GraphDef,
-    eos_id: int,
     params: nnx.State,
     cache: Cache,
-    pending_B: Int[Array, " B"],
-    at_B: Int[Array, " B"],
-    left_B: Int[Array, " B"],
-    keys_B2: UInt32[Array, "B 2"],
+    pending: Int[Array, ""],
+    length: Int[Array, ""],
+    keys_N2: UInt32[Array, "N 2"],
     temperature: Float[Array, ""],
-) -> tuple[Cache, Int[Array, "B N"], Float[Array, "B N"], Int[Array, " B"]]:
-    """Up to N = STEPS tokens for each slot that has some left; ends early when none has.
-
-    Args:
-        pending_B: the last known token of each slot, not in the cache yet.
-        at_B: its position.
-        left_B: how many tokens the slot may still get. One at 0 feeds its pending token again and
-            again, which writes the same entry.
+    top_k: Int[Array, ""],
+    top_p: Float[Array, ""],
+) -> tuple[Cache, Int[Array, " N"], Float[Array, " N"]]:
+    """The next token of one sequence, drawn with N keys.
 
     Returns:
-        cache, tokens, their log-probabilities, and how many of them are real.
+        the cache with the pending token, tokens, log-probabilities.
     """
-    B = pending_B.shape[0]
+    N = keys_N2.shape[0]
+    log.info("compiling first tokens of %d samples", N)
+    model = nnx.merge(graphdef, params)
+    hidden, cache = model.decode(pending.reshape(1, 1), length.reshape(1) - 1, cache)
+    logits = jnp.broadcast_to(model.logits(hidden[:, 0]), (N, model.config.vocab_size))
+    tokens, logp = sample(logits, keys_N2, jnp.broadcast_to(length, (N,)), temperature, top_k, top_p)
+    return cache, tokens, jnp.take_along_axis(logp, tokens[:, None], axis=-1)[:, 0]
+
+
+def decode(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    cache: Cache,
+    rows_B: Rows,
+    limit: Int[Array, ""],
+) -> tuple[Cache, Sampled]:
+    """Up to ``limit`` (at most N = STEPS) tokens for each slot that has some left; ends early when none has.
+
+    A slot with nothing left feeds its pending token again and again, which writes the same entry.
+    """
+    rows: Any = jax.tree.map(jnp.asarray, rows_B)
+    B = rows.pending.shape[0]
     log.info("compiling decode of %d slots", B)
     model = nnx.merge(graphdef, params)
 
     def going(carry):
         step, left = carry[0], carry[4]
-        return (step < STEPS) & jnp.any(left > 0)
+        return (step < limit) & jnp.any(left > 0)
 
     def body(carry):
         step, cache, pending, at, left, tokens, logprobs, counts = carry
         hidden, cache = model.decode(pending[:, None], at, cache)
-        new, logp = sample(model.logits(hidden[:, 0]), keys_B2, at + 1, temperature)
+        logits = model.logits(hidden[:, 0])
+        new, logp = sample(logits, rows.keys, at + 1, rows.temperature, rows.top_k, rows.top_p)
+        forced = jax.lax.dynamic_index_in_dim(rows.forced, step, 1, keepdims=False)
+        new = jnp.where(forced >= 0, forced, new)
         active = left > 0
-        tokens, logprobs = tokens.at[:, step].set(new), logprobs.at[:, step].set(logp)
+        tokens = tokens.at[:, step].set(new)
+        logprobs = logprobs.at[:, step].set(jnp.take_along_axis(logp, new[:, None], axis=-1)[:, 0])
         pending, at = jnp.where(active, new, pending), at + active
-        left = jnp.where(active & (new != eos_id), left - 1, 0)
+        ended = jnp.any(new[:, None] == rows.stops, axis=-1)
+        left = jnp.where(active & ~ended, left - 1, 0)
         return step + 1, cache, pending, at, left, tokens, logprobs, counts + active
 
     zeros = jnp.zeros((B, STEPS))
-    counts = jnp.zeros(B, jnp.int32)
-    carry = (0, cache, pending_B, at_B, left_B, zeros.astype(jnp.int32), zeros, counts)
-    _, cache, _, _, _, tokens, logprobs, counts = jax.lax.while_loop(going, body, carry)
-    return cache, tokens, logprobs, counts
+    at = jnp.maximum(rows.length - 1, 0)  # a free slot writes at 0, which nobody reads
+    carry = (0, cache, rows.pending, at, rows.left, zeros.astype(jnp.int32), zeros, jnp.zeros(B, jnp.int32))
+    _, cache, _, _, _, *sampled = jax.lax.while_loop(going, body, carry)
+    return cache, Sampled(*sampled)

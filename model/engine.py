@@ -1,12 +1,12 @@
-"""Batched decoding with a slot a sequence: prefill, insert, generate, append, free.
+"""The engine: JetStream's Engine API over our transformer, with a slot a sequence.
 
-The method names and their meaning are those of JetStream's Engine API (prefill, insert,
-bulk_insert, generate, free_resource), with ``append`` for the next message of an episode. The
-difference: the state of the slots lives inside the engine, and one ``generate`` call decodes many
-tokens in a loop on the device.
+In: weights and tokens. Out: caches, and sampled tokens with their log-probabilities. The contract is
+``jetstream.engine.engine_api.Engine`` of google-jetstream 0.2.2 (``prefill``, ``insert``, ``generate``, ...)
+with ``prefill_multisampling``, ``bulk_insert`` and ``free_resource`` of its later versions. Nothing here
+imports JetStream: :func:`model.jetstream.register` makes the two classes known to it where it is installed.
 
-What a slot holds: n known tokens, keys and values of the first n - 1 of them in the cache, and
-the n-th, pending, which the next step feeds. Sampling, appending and prefilling all keep that.
+State is passed in and handed back (:class:`DecodeState`); who wants it kept uses :class:`model.slots.Slots`
+or, with threads, :class:`model.driver.Driver`.
 
 Neighbours don't matter, to the last bit: every array shape that meets a slot's numbers is fixed
 (a sequence is prefilled and extended by itself; slots decode in shards of a fixed size with a
@@ -16,55 +16,76 @@ Shards also keep both cores busy and let a shard without active slots cost nothi
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from model import decoding
 from model.config import ModelConfig
+from model.decoding import STEPS, Rows, Sampled
 from model.kvcache import Cache, init_cache, put_slot
+from model.results import ResultTokens
+from model.sampling import Sampling, key_of
 from model.transformer import make_graphdef
 
 PREFILL_BUCKETS = (64, 128, 256, 384, 512, 640, 768, 1024)  # ours: at most a third of padding from 128 on
 APPEND_BUCKETS = (32, 64, 128)  # longer messages go in pieces of the last
+LONG_PIECE = 512  # and what is longer than this in pieces of this
+STOPS = 8  # ids that end a turn, at most
 
 
-@dataclasses.dataclass(frozen=True)
-class Prefix:
-    """A prefilled prompt: cache of one slot (B = 1) for all tokens but the last."""
+class Prefix(NamedTuple):
+    """A prefilled sequence: cache of one slot (B = 1) for all tokens but the last, which is pending.
 
-    cache: Cache
-    ids: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Generation:
-    """What ``generate`` sampled for one slot.
-
-    ``stopped``: the last token is the end of the turn; else max_new or the slot's room ran out.
-    ``logprobs`` are of the distribution sampled from (nats).
+    ``first``: tokens drawn by ``prefill_multisampling``, one a sample, with their log-probabilities and
+    the samples' keys; empty otherwise.
     """
 
-    tokens: list[int]
-    logprobs: list[float]
-    stopped: bool
+    cache: Cache
+    ids: np.ndarray
+    first: np.ndarray
+    logprobs: np.ndarray
+    keys: np.ndarray
+
+
+class Shard(NamedTuple):
+    """Slots that decode together. ``rows`` (NumPy) is changed in place."""
+
+    cache: Cache
+    rows: Rows
+
+
+class DecodeState(NamedTuple):
+    """All slots. A call that is given one uses it up and hands back the next."""
+
+    shards: tuple[Shard, ...]
+
+
+class _Programs(NamedTuple):
+    prefill: Any
+    insert: Any
+    extend: Any
+    decode: Any
+    first: Any
 
 
 @lru_cache
-def _compiled(config: ModelConfig, max_len: int, eos_id: int) -> tuple:
+def _compiled(config: ModelConfig, max_len: int) -> _Programs:
     """The jitted functions; kept, so that another engine of the same shapes compiles nothing."""
     graphdef = make_graphdef(config)
-    return (
+    return _Programs(
         jax.jit(partial(decoding.prefill, graphdef, config, max_len)),
         jax.jit(put_slot, donate_argnums=0),
         jax.jit(partial(decoding.extend, graphdef), donate_argnums=1),
-        jax.jit(partial(decoding.decode, graphdef, eos_id), donate_argnums=1),
+        jax.jit(partial(decoding.decode, graphdef), donate_argnums=1),
+        jax.jit(partial(decoding.first_tokens, graphdef)),
     )
 
 
@@ -72,12 +93,16 @@ class Engine:
     """Decodes up to ``slots`` sequences at a time.
 
     Args:
-        config, params: the policy; see :func:`update_weights`.
+        config, params: the policy; see :meth:`update_weights`.
         slots: sequences at a time; a multiple of ``shard`` or less than it.
         max_len: tokens a slot can hold.
         eos_id: the token that ends a turn.
         shard: slots that decode together (ours, measured).
         version: stamped policy version of ``params``.
+        tokenizer: for :meth:`build_tokenizer`; only a JetStream server needs it.
+        sampling, seed: how :meth:`generate` draws; each sequence that is inserted has a stream of its own.
+        steps: tokens a :meth:`generate` call gives each slot, at most :data:`model.decoding.STEPS`.
+            JetStream's orchestrator counts tokens between calls: with 1 its limits are exact.
     """
 
     def __init__(
@@ -90,171 +115,354 @@ class Engine:
         eos_id: int,
         shard: int = 32,
         version: int = 0,
+        tokenizer: Any = None,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        steps: int = 1,
     ):
         self.config, self.params, self.version = config, params, version
         self.slots, self.max_len, self.eos_id = slots, max_len, eos_id
-        self._shard = min(shard, slots)
-        if slots % self._shard:
-            raise ValueError(f"slots={slots} is no multiple of shard={self._shard}")
-        self._caches = [init_cache(config, self._shard, max_len) for _ in range(slots // self._shard)]
-        self._lengths = np.zeros(slots, np.int32)  # known tokens; 0: free
-        self._pending = np.zeros(slots, np.int32)
-        self._pool = ThreadPoolExecutor(min(len(self._caches), os.cpu_count() or 1))
-        self._prefill, self._insert, self._extend, self._decode = _compiled(config, max_len, eos_id)
+        self.shard = min(shard, slots)
+        if slots % self.shard:
+            raise ValueError(f"slots={slots} is no multiple of shard={self.shard}")
+        if not 1 <= steps <= STEPS:
+            raise ValueError(f"steps={steps}: must be 1 to {STEPS}")
+        self.tokenizer, self.sampling, self.steps = tokenizer, sampling or Sampling(), steps
+        self.threads = ThreadPoolExecutor(min(slots // self.shard, os.cpu_count() or 1))
+        self._run = _compiled(config, max_len)
+        self._rng = np.random.default_rng(seed)
+        self._freed: set[int] = set()
+        self._prompt_lengths = np.zeros(slots, np.int32)
+        self._spare: list[DecodeState] = []
 
-    # --- the life of a slot ---
+    def update_weights(self, params: nnx.State, version: int) -> None:
+        """Decode with other weights of the same shapes from the next call on.
 
-    def prefill(self, ids: Sequence[int]) -> Prefix:
-        """Run a prompt once; insert the result into as many slots as want it.
+        Caches belong to the weights that made them: :class:`model.slots.Slots` refuses to mix them,
+        :class:`model.driver.Driver` keeps or makes them anew by choice.
+        """
+        self.params, self.version = params, version
+
+    # --- prefill ---
+
+    def prefill(
+        self,
+        *,
+        params: nnx.State,
+        existing_prefix: Prefix | None = None,
+        padded_tokens: Any,
+        true_length: int,
+    ) -> Prefix:
+        """The cache of a prompt, or of a known sequence with more tokens after it.
+
+        Args:
+            existing_prefix: what came before; it stays usable. Only the new tokens are computed.
+            padded_tokens: [T]; what is past ``true_length`` doesn't count. A negative id in front (the
+                start token that JetStream's orchestrator adds, of a policy that has none) is dropped.
 
         Raises:
-            ValueError: the prompt is empty or leaves no room for a token.
+            ValueError: no tokens, or no room for one more.
         """
+        ids = np.asarray(padded_tokens)[:true_length].astype(np.int32)
+        ids = ids[1:] if len(ids) and ids[0] < 0 else ids
+        if existing_prefix is None:
+            return self.prefill_ids(params, ids)
+        return self.extend_prefix(params, existing_prefix, ids)
+
+    def prefill_ids(self, params: nnx.State, ids: Sequence[int] | np.ndarray) -> Prefix:
+        """:meth:`prefill` of a sequence given as ids; more than :attr:`prefill_chunk_size` go in chunks."""
+        ids = np.asarray(ids, np.int32)
         if not 0 < len(ids) < self.max_len:
             raise ValueError(f"a prompt must have 1 to {self.max_len - 1} tokens, this one has {len(ids)}")
-        known = ids[:-1]
-        size = next((b for b in PREFILL_BUCKETS if len(known) <= b <= self.max_len), self.max_len)
-        tokens = np.zeros((1, size), np.int32)
-        tokens[0, : len(known)] = known
-        return Prefix(self._prefill(self.params, tokens), tuple(ids))
+        head = ids[: self.prefill_chunk_size + 1]
+        size = next(b for b in (*PREFILL_BUCKETS, self.max_len) if len(head) - 1 <= min(b, self.max_len))
+        tokens = np.zeros((1, min(size, self.max_len)), np.int32)
+        tokens[0, : len(head) - 1] = head[:-1]
+        prefix = _prefix(self._run.prefill(params, tokens), head)
+        return prefix if len(head) == len(ids) else self.extend_prefix(params, prefix, ids[len(head) :])
 
-    def insert(self, prefix: Prefix, slot: int) -> None:
-        """Start a sequence in a free slot."""
-        self.bulk_insert(prefix, [slot])
+    def extend_prefix(self, params: nnx.State, prefix: Prefix, ids: Sequence[int] | np.ndarray) -> Prefix:
+        """A longer prefix; ``prefix`` itself stays as it is."""
+        known, ids = np.asarray(prefix.ids), np.asarray(ids, np.int32)
+        whole = np.concatenate([known, ids])
+        self.check_room(len(known), len(ids))
+        cache = jax.tree.map(jnp.copy, prefix.cache)
+        at, pending = len(known) - 1, known[-1:]
+        for piece in pieces(ids):
+            cache = self._extend(params, cache, np.concatenate([pending, piece[:-1]]), at, 0)
+            at, pending = at + len(piece), piece[-1:]
+        return _prefix(cache, whole)
 
-    def bulk_insert(self, prefix: Prefix, slots: Sequence[int]) -> None:
-        """Start the same sequence in several free slots: the members of a group."""
-        for slot in slots:
-            if self._lengths[slot]:
-                raise ValueError(f"slot {slot} is in use; free it first")
-            shard, row = divmod(slot, self._shard)
-            self._caches[shard] = self._insert(self._caches[shard], prefix.cache, row)
-            self._lengths[slot] = len(prefix.ids)
-            self._pending[slot] = prefix.ids[-1]
+    def prefill_multisampling(
+        self,
+        *,
+        params: nnx.State,
+        existing_prefix: Prefix | None = None,
+        padded_tokens: Any,
+        true_length: int,
+        num_samples: int = 1,
+        rng: Any = None,
+    ) -> tuple[Prefix, ResultTokens]:
+        """One prefill and ``num_samples`` first tokens; :meth:`bulk_insert` puts sample i into the i-th slot.
 
-    def append(self, slot: int, ids: Sequence[int]) -> None:
-        """Add a message to a slot's sequence, after what was sampled.
-
-        Raises:
-            ValueError: the slot is free, or the message leaves no room for a token.
+        Args:
+            rng: a jax key; None draws from the engine's own stream.
         """
-        self._check_used(slot)
-        start, end = int(self._lengths[slot]), int(self._lengths[slot]) + len(ids)
-        if end >= self.max_len:
+        prefix = self.prefill(
+            params=params,
+            existing_prefix=existing_prefix,
+            padded_tokens=padded_tokens,
+            true_length=true_length,
+        )
+        if rng is None:
+            keys = np.stack([self._new_key() for _ in range(num_samples)])
+        else:
+            keys = np.asarray(jax.vmap(jax.random.key_data)(jax.random.split(_typed(rng), num_samples)))
+        how = (
+            np.float32(self.sampling.temperature),
+            np.int32(self.sampling.top_k),
+            np.float32(self.sampling.top_p),
+        )
+        length = len(prefix.ids)
+        cache, tokens, logprobs = self._run.first(
+            params, prefix.cache, np.int32(prefix.ids[-1]), np.int32(length), keys.astype(np.uint32), *how
+        )
+        tokens, logprobs = np.asarray(tokens), np.asarray(logprobs)
+        prefix = Prefix(cache, prefix.ids, tokens, logprobs, keys)
+        lengths = np.full(num_samples, 1, np.int32)
+        return prefix, ResultTokens.of(tokens[:, None], np.ones((num_samples, 1)), lengths, logprobs[:, None])
+
+    # --- slots ---
+
+    def init_decode_state(self) -> DecodeState:
+        """All slots free."""
+        if self._spare:
+            return self._spare.pop()
+        shards = [
+            Shard(init_cache(self.config, self.shard, self.max_len), free_rows(self.shard))
+            for _ in range(self.slots // self.shard)
+        ]
+        return DecodeState(tuple(shards))
+
+    def recycle(self, state: DecodeState) -> None:
+        """Give back a state that nobody uses any more; :meth:`init_decode_state` takes its memory."""
+        for shard in state.shards:
+            for name, value in free_rows(self.shard)._asdict().items():
+                getattr(shard.rows, name)[...] = value
+        self._spare = [state]
+
+    def insert(self, prefix: Prefix, decode_state: DecodeState, slot: int) -> DecodeState:
+        """Start a sequence in a slot."""
+        return self.bulk_insert(prefix, decode_state, [slot])
+
+    def bulk_insert(self, prefix: Prefix, decode_state: DecodeState, slots: Sequence[int]) -> DecodeState:
+        """Start the same sequence in several slots, each with its own first token (if drawn) and stream."""
+        shards = list(decode_state.shards)
+        first = np.asarray(prefix.first)
+        if len(first) and len(first) != len(slots):
+            raise ValueError(f"{len(first)} samples were drawn for this prefix, {len(slots)} slots given")
+        for sample, slot in enumerate(slots):
+            number, row = divmod(int(slot), self.shard)
+            self._freed.discard(int(slot))
+            self._prompt_lengths[slot] = len(prefix.ids)
+            shards[number] = self.put(shards[number], prefix, row)
+            rows = shards[number].rows
+            rows.keys[row] = np.asarray(prefix.keys)[sample] if len(first) else self._new_key()
+            if len(first):
+                rows.pending[row] = first[sample]
+                rows.length[row] += 1
+            self.set_sampling(rows, row, self.sampling, ())
+            ended = len(first) and first[sample] == self.eos_id
+            rows.left[row] = 0 if ended else self.max_len - rows.length[row]
+        return DecodeState(tuple(shards))
+
+    def put(self, shard: Shard, prefix: Prefix, row: int) -> Shard:
+        """A prefix into a row; nothing is drawn for it until its ``left`` is set."""
+        cache = self._run.insert(shard.cache, prefix.cache, row)
+        shard.rows.length[row], shard.rows.pending[row] = len(prefix.ids), prefix.ids[-1]
+        shard.rows.left[row] = 0
+        return Shard(cache, shard.rows)
+
+    def feed(self, params: nnx.State, shard: Shard, row: int, piece: np.ndarray) -> Shard:
+        """Add one of a message's :func:`pieces` to a row's sequence."""
+        rows = shard.rows
+        tokens = np.concatenate([rows.pending[row : row + 1], piece[:-1]])
+        cache = self._extend(params, shard.cache, tokens, int(rows.length[row]) - 1, row)
+        rows.length[row] += len(piece)
+        rows.pending[row] = piece[-1]
+        return Shard(cache, rows)
+
+    def set_sampling(self, rows: Rows, row: int, sampling: Sampling, stop_ids: Sequence[int]) -> None:
+        """How a row draws, and which ids end its turn besides ``eos_id``."""
+        rows.temperature[row], rows.top_k[row] = sampling.temperature, sampling.top_k
+        rows.top_p[row] = sampling.top_p
+        rows.stops[row] = -1
+        rows.stops[row, : len(stop_ids) + 1] = [self.eos_id, *stop_ids]
+
+    def check_stops(self, stop_ids: Sequence[int]) -> None:
+        """Raises ValueError when there are more stop tokens than a row can hold."""
+        if len(stop_ids) >= STOPS:
+            raise ValueError(f"{len(stop_ids)} stop tokens; at most {STOPS - 1}")
+
+    def check_room(self, length: int, more: int, what: str = "the prefix") -> None:
+        """Raises ValueError when ``more`` tokens after ``length`` leave no room for another one."""
+        if length + more >= self.max_len:
             raise ValueError(
-                f"slot {slot}: {end} tokens don't fit into {self.max_len} with room for one more"
+                f"{what}: {length + more} tokens don't fit into {self.max_len} with room for one more"
             )
-        if not ids:
-            return
-        shard, row = divmod(slot, self._shard)
-        feed, at = [int(self._pending[slot]), *ids[:-1]], start - 1
-        while feed:
-            size = next((b for b in APPEND_BUCKETS if len(feed) <= b), APPEND_BUCKETS[-1])
-            piece, feed = feed[:size], feed[size:]
-            tokens = np.zeros((1, size), np.int32)
-            tokens[0, : len(piece)] = piece
-            at_1 = np.array([at], np.int32)
-            self._caches[shard] = self._extend(self.params, self._caches[shard], tokens, at_1, row)
-            at += len(piece)
-        self._lengths[slot], self._pending[slot] = end, ids[-1]
 
-    def append_many(self, messages: dict[int, Sequence[int]]) -> None:
-        """:meth:`append` for several slots; shards go side by side. Same result in any order."""
-        shards: dict[int, list[int]] = {}
-        for slot in messages:
-            shards.setdefault(slot // self._shard, []).append(slot)
+    # --- decoding ---
 
-        def extend(slots: list[int]) -> None:
-            for slot in slots:
-                self.append(slot, messages[slot])
+    def generate(self, params: nnx.State, decode_state: DecodeState) -> tuple[DecodeState, ResultTokens]:
+        """Up to ``steps`` tokens for each slot that has a sequence and hasn't ended."""
+        for slot in self._freed:
+            free_row(decode_state.shards[slot // self.shard].rows, slot % self.shard)
+        self._freed.clear()
+        parts = list(self.threads.map(lambda s: self.step(params, s, self.steps), decode_state.shards))
+        lengths = np.concatenate([shard.rows.length for shard, _ in parts]) - self._prompt_lengths
+        tokens, logprobs, counts = (
+            np.concatenate(x) for x in zip(*(sampled for _, sampled in parts), strict=True)
+        )
+        n = self.steps
+        valid = np.arange(n) < counts[:, None]
+        result = ResultTokens.of(tokens[:, :n], valid, lengths, logprobs[:, :n])
+        return DecodeState(tuple(shard for shard, _ in parts)), result
 
-        list(self._pool.map(extend, shards.values()))
+    def step(
+        self, params: nnx.State, shard: Shard, limit: int, forced: np.ndarray | None = None
+    ) -> tuple[Shard, Sampled]:
+        """Decode one shard: up to ``limit`` tokens a row; rows end by their stops, ``left`` or room.
+
+        Args:
+            forced: [B, STEPS] tokens to take instead of a draw, -1 where to draw.
+        """
+        rows = shard.rows
+        if not rows.left.any():
+            nothing = np.zeros((len(rows.left), STEPS), np.int32)
+            return shard, Sampled(nothing, nothing.astype(np.float32), np.zeros_like(rows.left))
+        given = rows if forced is None else rows._replace(forced=forced)
+        cache, sampled = self._run.decode(params, shard.cache, given, np.int32(limit))
+        tokens, logprobs, counts = (np.asarray(x) for x in sampled)
+        rows.length[...] += counts
+        rows.left[...] -= counts
+        for row in np.flatnonzero(counts):
+            rows.pending[row] = tokens[row, counts[row] - 1]
+            if rows.pending[row] in rows.stops[row]:
+                rows.left[row] = 0
+        return Shard(cache, rows), Sampled(tokens, logprobs, counts)
 
     def free_resource(self, slot: int) -> None:
-        """Give a slot back."""
-        self._lengths[slot] = 0
+        """Stop decoding a slot from the next :meth:`generate` on; its memory is reused by the next insert."""
+        self._freed.add(int(slot))
 
-    def length(self, slot: int) -> int:
-        """Known tokens of a slot; 0 when free."""
-        return int(self._lengths[slot])
+    # --- what JetStream asks ---
+
+    def load_params(self, *args: Any, **kwargs: Any) -> nnx.State:
+        """The weights, which the engine was made with."""
+        return self.params
+
+    def get_prefix_destination_sharding(self) -> jax.sharding.Sharding:
+        """Where a prefix must lie to be inserted: whole, on each device of the mesh."""
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+
+    def get_tokenizer(self) -> Any:
+        """JetStream's description of the tokenizer; needs the extra ``jetstream``."""
+        from model.jetstream import tokenizer_parameters
+
+        return tokenizer_parameters()
+
+    def build_tokenizer(self, metadata: Any) -> Any:
+        """The policy's tokenizer as JetStream's; needs the extra ``jetstream``."""
+        from model.jetstream import make_tokenizer
+
+        return make_tokenizer(self.tokenizer, self.eos_id)
 
     @property
     def max_concurrent_decodes(self) -> int:
         """JetStream's word for ``slots``."""
         return self.slots
 
-    def update_weights(self, params: nnx.State, version: int) -> None:
-        """Decode with other weights of the same shapes from now on.
+    @property
+    def samples_per_slot(self) -> int:
+        """One; a group takes a slot a member."""
+        return 1
 
-        Raises:
-            RuntimeError: a slot is in use; its cache belongs to the old weights.
-        """
-        if self._lengths.any():
-            raise RuntimeError("free all slots before update_weights")
-        self.params, self.version = params, version
+    @property
+    def max_prefill_length(self) -> int:
+        """Tokens of the longest prompt, as one of JetStream's own bucket sizes (powers of 2 from 16)."""
+        return 1 << (self.max_len.bit_length() - 1)
 
-    def _check_used(self, slot: int) -> None:
-        if not self._lengths[slot]:
-            raise ValueError(f"slot {slot} holds no sequence; insert one first")
+    @property
+    def prefill_chunk_size(self) -> int:
+        """Tokens that are prefilled in one call."""
+        return min(PREFILL_BUCKETS[-1], self.max_len)
 
-    # --- sampling ---
+    @property
+    def use_chunked_prefill(self) -> bool:
+        """Whether a prompt can be longer than a chunk."""
+        return self.max_len > self.prefill_chunk_size
 
-    def generate(
-        self,
-        slots: Sequence[int],
-        seeds: Sequence[int],
-        *,
-        temperature: float = 1.0,
-        max_new: int | Sequence[int] = 96,
-    ) -> list[Generation]:
-        """Sample a turn in each of the given slots: until its end, ``max_new`` tokens or a full slot.
+    @property
+    def mesh(self) -> jax.sharding.Mesh:
+        """The devices that the weights lie on."""
+        devices = sorted(jax.tree.leaves(self.params)[0].devices(), key=lambda device: device.id)
+        return jax.sharding.Mesh(np.array(devices), ("x",))
 
-        Args:
-            slots: which; each holds a sequence.
-            seeds: of the episodes (64 bits); token at position p comes from fold_in(key(seed), p).
-            temperature: 0 is greedy.
-            max_new: one limit, or one a slot.
+    @property
+    def colocated_cpus(self) -> None:
+        """None: nothing is computed beside the devices."""
+        return None
 
-        Returns:
-            in the order of ``slots``. The sampled tokens are part of the slots' sequences now.
-        """
-        limits = [max_new] * len(slots) if isinstance(max_new, int) else list(max_new)
-        room = np.zeros(self.slots, np.int32)
-        keys = np.zeros((self.slots, 2), np.uint32)
-        for slot, seed, limit in zip(slots, seeds, limits, strict=True):
-            self._check_used(slot)
-            room[slot] = max(0, min(limit, self.max_len - int(self._lengths[slot])))
-            keys[slot] = (seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF
-        out = {slot: Generation([], [], False) for slot in slots}
-        temperature_ = np.float32(temperature)
-        wanted = sorted({slot // self._shard for slot in slots})
-        for part in self._pool.map(lambda s: self._run_shard(s, room, keys, temperature_), wanted):
-            out.update({slot: generation for slot, generation in part.items() if slot in out})
-        return [out[slot] for slot in slots]
+    # --- inside ---
 
-    def _run_shard(
-        self, shard: int, room: np.ndarray, keys: np.ndarray, temperature
-    ) -> dict[int, Generation]:
-        """Decode one shard until all of its slots have ended."""
-        first = shard * self._shard
-        mine = slice(first, first + self._shard)
-        left, pending, lengths = room[mine].copy(), self._pending[mine], self._lengths[mine]
-        tokens: list[list[int]] = [[] for _ in left]
-        logprobs: list[list[float]] = [[] for _ in left]
-        while left.any():
-            at = np.maximum(lengths - 1, 0)  # a free slot writes at 0, which nobody reads
-            self._caches[shard], *result = self._decode(
-                self.params, self._caches[shard], pending, at, left, keys[mine], temperature
-            )
-            new_tokens, new_logprobs, counts = (np.asarray(x) for x in result)
-            for row, count in enumerate(counts):
-                if count:
-                    tokens[row] += new_tokens[row, :count].tolist()
-                    logprobs[row] += new_logprobs[row, :count].tolist()
-                    pending[row] = tokens[row][-1]
-                    left[row] = 0 if tokens[row][-1] == self.eos_id else left[row] - count
-            lengths += counts
-        return {
-            first + row: Generation(ids, logprobs[row], bool(ids) and ids[-1] == self.eos_id)
-            for row, ids in enumerate(tokens)
-        }
+    def _new_key(self) -> np.ndarray:
+        return key_of(int(self._rng.integers(2**63)))
+
+    def _extend(self, params: nnx.State, cache: Cache, ids: np.ndarray, at: int, row: int) -> Cache:
+        size = next(b for b in (*APPEND_BUCKETS, LONG_PIECE) if len(ids) <= b)
+        tokens = np.zeros((1, size), np.int32)
+        tokens[0, : len(ids)] = ids
+        return self._run.extend(params, cache, tokens, np.array([at], np.int32), row)
+
+
+def pieces(ids: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+    """A message in the pieces in which it is fed; they depend on its length alone."""
+    left = np.asarray(ids, np.int32)
+    while len(left):
+        size = LONG_PIECE if len(left) >= LONG_PIECE else APPEND_BUCKETS[-1]
+        yield left[:size]
+        left = left[size:]
+
+
+def _prefix(cache: Cache, ids: np.ndarray) -> Prefix:
+    nothing = np.zeros(0, np.int32)
+    return Prefix(cache, ids, nothing, nothing.astype(np.float32), np.zeros((0, 2), np.uint32))
+
+
+def free_rows(count: int) -> Rows:
+    """Rows of free slots."""
+    return Rows(
+        pending=np.zeros(count, np.int32),
+        length=np.zeros(count, np.int32),
+        left=np.zeros(count, np.int32),
+        keys=np.zeros((count, 2), np.uint32),
+        temperature=np.ones(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        top_p=np.ones(count, np.float32),
+        stops=np.full((count, STOPS), -1, np.int32),
+        forced=np.full((count, STEPS), -1, np.int32),
+    )
+
+
+def free_row(rows: Rows, row: int) -> None:
+    """Give a row back."""
+    rows.length[row], rows.left[row], rows.pending[row] = 0, 0, 0
+    rows.temperature[row], rows.top_k[row], rows.top_p[row] = (
+        1.0,
+        0,
+        1.0,
+    )  # a cut costs all its neighbours time
+
+
+def _typed(rng: Any) -> Any:
+    return rng if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(rng)

@@ -1,4 +1,4 @@
-"""Drawing the next token: softmax at a temperature, one stream of random numbers a slot.
+"""Drawing the next token: softmax at a temperature, perhaps cut off, one stream of random numbers a slot.
 
 A draw inverts the cumulative distribution in two steps, first a block of 64 tokens, then a token
 of the block. It needs two random numbers a slot where the Gumbel trick needs one a token (ours,
@@ -8,36 +8,108 @@ alone decide the draw: a slot's tokens don't depend on its neighbours or on its 
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn.
+
+    Args:
+        temperature: 0 takes the most likely token. The paper samples at 1.0.
+        top_k: only the k most likely tokens; 0: all.
+        top_p: only the most likely tokens whose probabilities first add up to this; 1: all. Taken
+            after ``top_k``, of what that left (as ``transformers`` and vLLM do).
+
+    Raises:
+        ValueError: a number outside of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature}: must be 0 or more")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k}: must be 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: must be above 0 and at most 1")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens can't be drawn. A trainer, which doesn't know which, must not learn from it."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
+
+
+def key_of(seed: int) -> np.ndarray:
+    """The threefry key of an episode's seed (64 bits), as ``jax.random.key_data(jax.random.key(seed))``."""
+    return np.array([(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
 
 
 def sample(
     logits_BV: Float[Array, "B V"],
     keys_B2: UInt32[Array, "B 2"],
     positions_B: Int[Array, " B"],
-    temperature: Float[Array, ""],
-) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+    temperature: Float[Array, "*B"],
+    top_k: Int[Array, "*B"] | None = None,
+    top_p: Float[Array, "*B"] | None = None,
+) -> tuple[Int[Array, " B"], Float[Array, "B V"]]:
     """Draw one token a slot.
 
     Args:
         logits_BV: scores of the next token.
-        keys_B2: the episode's threefry key, as ``jax.random.key_data(jax.random.key(seed))`` gives.
+        keys_B2: the episodes' keys, see :func:`key_of`.
         positions_B: absolute position of the token to draw.
-        temperature: 0 takes the most likely token.
+        temperature, top_k, top_p: as in :class:`Sampling`, one for all or one a slot; None cuts nothing.
 
     Returns:
-        tokens, and their log-probabilities under the distribution drawn from (at 0: under temperature 1).
+        tokens, and the log-probabilities of the distribution drawn from (at temperature 0: of
+        temperature 1), -inf where a token couldn't be drawn.
     """
+    temperature = jnp.broadcast_to(temperature, positions_B.shape)
     greedy = temperature <= 0
-    logp = jax.nn.log_softmax(logits_BV / jnp.where(greedy, 1.0, temperature), axis=-1)
+    logp = jax.nn.log_softmax(logits_BV / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
+    if top_k is not None and top_p is not None:
+        cut = ~greedy & ((top_k > 0) | (top_p < 1))
+        # sorting a vocabulary costs more than the draw: only when some slot asks for it
+        logp = jax.lax.cond(
+            jnp.any(cut), lambda x: jnp.where(cut[:, None], truncate(x, top_k, top_p), x), lambda x: x, logp
+        )
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys_B2), positions_B)
     uniform_B2 = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-    tokens = jnp.where(greedy, jnp.argmax(logits_BV, axis=-1), invert(jnp.exp(logp), uniform_B2))
-    return tokens, jnp.take_along_axis(logp, tokens[:, None], axis=-1)[:, 0]
+    drawn = invert(jnp.exp(logp), uniform_B2)
+    return jnp.where(greedy, jnp.argmax(logits_BV, axis=-1), drawn), logp
+
+
+def truncate(
+    logp_BV: Float[Array, "B V"], top_k: Int[Array, "*B"], top_p: Float[Array, "*B"]
+) -> Float[Array, "B V"]:
+    """The distribution without its unlikely tokens, normalised again; see :class:`Sampling`.
+
+    Tokens as likely as the last one kept are kept too. A row whose ``top_k`` is 0 and ``top_p`` is 1
+    stays as it is but for rounding.
+    """
+    B, V = logp_BV.shape
+    k = jnp.broadcast_to(top_k, (B,))
+    p = jnp.broadcast_to(top_p, (B,))
+    k = jnp.where(k > 0, jnp.minimum(k, V), V)
+    falling = -jnp.sort(-logp_BV, axis=-1)
+    mass = jnp.where(jnp.arange(V) < k[:, None], jnp.exp(falling), 0.0)
+    before = jnp.cumsum(mass, axis=-1) - mass
+    enough = jnp.where(p < 1, p, jnp.inf)[:, None] * mass.sum(axis=-1, keepdims=True)
+    count = jnp.maximum(jnp.sum((before < enough) & (mass > 0), axis=-1), 1)
+    least = jnp.take_along_axis(falling, count[:, None] - 1, axis=-1)
+    kept = jnp.where(logp_BV >= least, logp_BV, -jnp.inf)
+    return kept - jax.nn.logsumexp(kept, axis=-1, keepdims=True)
 
 
 def invert(p_BV: Float[Array, "B V"], uniform_B2: Float[Array, "B 2"]) -> Int[Array, " B"]:

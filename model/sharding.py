@@ -1,9 +1,9 @@
 """Where arrays live on a mesh: one table from logical axes to mesh axes.
 
 A mesh has some of the axes ``data`` (copies of the weights), ``fsdp`` (weights cut, gathered when
-used), ``tensor`` (heads and feed-forward cut) and ``sequence`` (time cut). A parameter's logical
-axes follow from its name. An axis that the mesh lacks, or that doesn't divide the size, leaves the
-array whole there. On one device nothing here is needed.
+used), ``tensor`` (heads and feed-forward cut) and ``sequence`` (time cut, and weights as by ``fsdp``).
+A parameter's logical axes follow from its name. An axis that the mesh lacks, or that doesn't divide
+the size, leaves the array whole there. On one device nothing here is needed.
 
 Inside ``with on_mesh(mesh):`` the transformer also says where its activations live
 (:func:`constrain`); outside, the compiler decides from the arguments alone. Results are the same.
@@ -26,7 +26,7 @@ RULES: dict[str | None, tuple[str, ...]] = {
     "residual": ("sequence", "tensor"),  # time between blocks: norms and residuals aren't done twice
     # weights; heads and mlp also cut the activations that they make
     "vocab": ("tensor",),
-    "embed": ("fsdp",),
+    "embed": ("fsdp", "sequence"),  # devices that share a row's time share the weights' memory too
     "heads": ("tensor",),
     "mlp": ("tensor",),
 }

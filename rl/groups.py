@@ -7,7 +7,8 @@ learning know of neither.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,9 +16,12 @@ from rl.advantages import Baseline, group_advantages, informative, overlong_pena
 from rl.batch import Batch, Sample, micro_batches, pack
 from rl.learner import Config
 from rl.rewards import group_rewards, reward, staleness, trainable
-from synth.types import Trajectory
+from synth.types import Trajectory, Turn
 
 Group = list[Trajectory]
+ERRORS = (  # a call's error codes that are the same in every environment (synth.env.episode, rl.rollout)
+    "malformed_call", "unknown_tool", "invalid_arguments", "tool_failed", "output_too_large", "timeout",
+)  # fmt: skip
 
 
 class BatchConfig(Config):
@@ -82,15 +86,23 @@ def group_samples(config: BatchConfig, group: Group, version: int) -> list[Sampl
     return samples
 
 
-def sampling_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The raw reward over everything sampled, dropped groups too, and what became of the episodes."""
+def sampling_metrics(
+    groups: Sequence[Group], version: int | None = None, classes: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """The raw reward over everything sampled, dropped groups too, and what became of the episodes.
+
+    Args:
+        groups: of one step.
+        version: of the policy that will be trained on them, for their staleness.
+        classes: env_id -> class, for the pass rate of each.
+    """
     episodes = [trajectory for group in groups for trajectory in group]
-    rewards = [r for r in map(reward, episodes) if r is not None]
     count = max(len(episodes), 1)
     tokens = [sum(t.loss_mask) for t in episodes]
     truncated = [t.finish_reason == "length" for t in episodes]
-    return {
-        "reward": float(np.mean(rewards)) if rewards else 0.0,
+    kept = [trajectory for group in groups if teaches(group) for trajectory in group]
+    numbers = {
+        "reward": mean_reward(episodes) or 0.0,
         "groups": len(groups),
         "groups_kept": sum(map(teaches, groups)),
         "groups_all_passed": sum(all(reward(t) == 1.0 for t in group) for group in groups),
@@ -101,3 +113,30 @@ def sampling_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "infrastructure_errors": sum(reward(t) is None for t in episodes),
         "turns": sum(sum(turn.role == "assistant" for turn in t.turns) for t in episodes) / count,
     }
+    if kept:
+        numbers["reward_kept"] = mean_reward(kept) or 0.0  # of the groups that are trained on
+    if version is not None:
+        ages = [staleness(t, version) for t in kept] or [0]
+        numbers |= {"staleness": sum(ages) / len(ages), "staleness_max": max(ages)}
+    for name in sorted(set((classes or {}).values())):
+        rate = mean_reward([t for t in episodes if (classes or {}).get(t.env_id) == name])
+        if rate is not None:
+            numbers[f"pass/{name}"] = rate
+    errors = Counter(kind for t in episodes for turn in t.turns if (kind := error_kind(turn)))
+    return numbers | {f"tool_error/{kind}": number / count for kind, number in sorted(errors.items())}
+
+
+def mean_reward(episodes: Sequence[Trajectory]) -> float | None:
+    """Over the episodes whose reward is known; None where none is."""
+    known = [r for r in map(reward, episodes) if r is not None]
+    return float(np.mean(known)) if known else None
+
+
+def error_kind(turn: Turn) -> str | None:
+    """What went wrong with a call: one of :data:`ERRORS`, "refused" by a rule of the environment, or None.
+
+    The codes of environments' own rules are as many as there are tools; they count as one kind.
+    """
+    if turn.role != "tool" or not turn.error:
+        return None
+    return turn.error if turn.error in ERRORS else "refused"

@@ -101,6 +101,7 @@ class Learner:
         config: loss and optimizer.
         total_steps: optimizer steps in all, for a cosine schedule.
         dump_to: folder for the last batch when updates are refused too often.
+        check: called before each micro-batch; may raise, which leaves the caller's state as it was.
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class Learner:
         config: LearnerConfig,
         total_steps: int | None = None,
         dump_to: Path | None = None,
+        check: Callable[[], None] = lambda: None,
     ):
-        self.config = config
+        self.config, self._check = config, check
         self.optimizer = make_optimizer(config.optimizer, total_steps)
         self._refusals = Refusals(config.max_refused, dump_to)
         self._score = score
@@ -173,6 +175,7 @@ class Learner:
         gradients = jax.tree.map(jnp.zeros_like, params)
         sums: dict[str, Any] = {}
         for batch in micro:
+            self._check()
             gradients, part = self._accumulate(params, reference, gradients, batch, count)
             for name, value in part.items():
                 old = sums.get(name, 0.0)

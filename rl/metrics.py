@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,24 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines[:-1]]
+
+
+class Phases:
+    """Where a step's time goes: seconds of each phase, one after the other.
+
+    A phase keeps its figure until it ends again, so what comes after a step's metrics (saving them) shows
+    in those of the next step.
+    """
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str) -> None:
+        """The phase ``name`` ends now; the next one begins."""
+        now = time.monotonic()
+        self.seconds[f"seconds_{name}"] = now - self._at
+        self._at = now
 
 
 class Metrics:

@@ -1,12 +1,14 @@
 """Rollouts: the policy meets sandboxed environments, many episodes at a time.
 
-In: an engine, a chat template, a pool of environments and a list of jobs. Out: one finished
-:class:`synth.types.Trajectory` a job, in the order of the jobs, with its verdict.
+In: an engine (or a driver over one), a chat template, a pool of environments and a list of jobs. Out: one
+finished :class:`synth.types.Trajectory` a job, in the order of the jobs, with its verdict.
 
-Episodes go in lockstep rounds: decode a turn in every slot, parse the turns, run the tool calls in
-threads, append what the tools said. Nothing depends on timing: jobs enter free slots in order,
-results are taken in the order of slots, and a sampled token depends on the episode's seed and its
-position only. So the same jobs and weights give the same trajectories.
+Each episode goes its own way: decode a turn, parse it, run the tool call in a worker thread, append what the
+tool said, decode on. While one waits for its tool, the others decode (:mod:`model.driver`). Nothing depends
+on timing all the same: a sampled token depends on the weights and on the episode's seed and ids only, and an
+environment on its own episode's calls. So the same jobs and weights give the same trajectories. (Weights that
+change meanwhile, through ``driver.update_weights``, are the exception: every turn says with which version
+its first token was drawn.)
 
 Rules kept here: ids are only ever extended (1), ids, log-probabilities and mask grow together (2, in
 :class:`rl.data.Recorder`), a cut-off turn has its own finish reason (6), the members of a group share
@@ -16,14 +18,16 @@ policy reaches tools only (10).
 
 from __future__ import annotations
 
-from collections import deque
+import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, Literal
 
-from model.engine import Engine, Generation
+from model.driver import Driver, Result, Session
+from model.engine import Engine
+from model.sampling import Sampling
 from model.tokens import ChatTemplate, ParsedTurn
 from rl.data import MAX_OBSERVATION, Recorder, observation_text
 from rl.learner import Config
@@ -66,8 +70,9 @@ class EpisodeJob:
 class _Run:
     """One episode while it runs."""
 
+    index: int
     job: EpisodeJob
-    slot: int
+    session: Session
     recorder: Recorder = field(default_factory=Recorder)
     episode: EpisodeLike | None = None
     finish: FinishReason | None = None
@@ -80,7 +85,7 @@ class _Run:
 
 
 def run_episodes(
-    engine: Engine,
+    engine: Engine | Driver,
     template: ChatTemplate,
     jobs: Sequence[EpisodeJob],
     pool: EnvPool,
@@ -92,10 +97,11 @@ def run_episodes(
     """Run every job to its end.
 
     Args:
-        engine: with all slots free; its ``version`` is stamped on the turns.
+        engine: with no other driver over it; or a driver, which others may use too.
         jobs: at best members of a group side by side (their prompt is then prefilled once).
-        temperature: of the sampler; 0 is greedy. The paper samples at 1.0.
-        progress: called after each round with the number of finished episodes.
+        temperature: of the sampler; 0 is greedy. The paper samples at 1.0. Cut-off distributions (top-p,
+            top-k) are not offered: a trainer can't score what was drawn from them.
+        progress: called after each episode with the number of finished ones.
 
     Returns:
         One trajectory a job, in order. An episode that the infrastructure broke has
@@ -104,97 +110,109 @@ def run_episodes(
     Raises:
         CallerError: a prompt alone doesn't fit in ``limits.max_len``.
     """
-    limits = limits or RolloutLimits()
-    rollout = _Rollout(engine, template, pool, limits, temperature)
-    done: dict[int, Trajectory] = {}
-    waiting = deque(enumerate(jobs))
-    running: dict[int, tuple[int, _Run]] = {}  # slot -> (index of the job, run)
-    try:
-        with ThreadPoolExecutor(THREADS) as threads:
-            while waiting or running:
-                free = [slot for slot in range(engine.slots) if slot not in running]
-                entering = [(slot, *waiting.popleft()) for slot in free[: len(waiting)]]
-                starts = rollout.start([(slot, job) for slot, _, job in entering], threads)
-                for (slot, index, _), run in zip(entering, starts, strict=True):
-                    running[slot] = (index, run)
-                rollout.round([run for _, run in running.values()], threads)
-                ended = [slot for slot, (_, run) in running.items() if run.finish]
-                results = list(threads.map(rollout.judged, [running[slot][1] for slot in ended]))
-                for slot, trajectory in zip(ended, results, strict=True):
-                    engine.free_resource(slot)
-                    done[running.pop(slot)[0]] = trajectory
-                if progress:
-                    progress(len(done), len(jobs))
-    finally:
-        for slot, (_, run) in running.items():  # only when something raised
-            engine.free_resource(slot)
-            if run.episode is not None:
-                run.episode.close()
-    return [done[index] for index in range(len(jobs))]
+    with Driver(engine) if isinstance(engine, Engine) else nullcontext(engine) as driver:
+        return _Rollout(driver, template, pool, limits or RolloutLimits(), temperature).run(jobs, progress)
 
 
-@dataclass(frozen=True)
 class _Rollout:
-    """The steps of a round; see :func:`run_episodes`."""
+    """All episodes of one call. An episode is touched by one worker thread at a time."""
 
-    engine: Engine
-    template: ChatTemplate
-    pool: EnvPool
-    limits: RolloutLimits
-    temperature: float
+    def __init__(
+        self, driver: Driver, template: ChatTemplate, pool: EnvPool, limits: RolloutLimits, temperature: float
+    ):
+        self.driver, self.template, self.pool, self.limits = driver, template, pool, limits
+        self._sampling = Sampling(temperature)
+        # what happened to which episode: a turn has ended, or a worker is through with it
+        self._events: queue.SimpleQueue[tuple[_Run, Trajectory | BaseException | None]] = queue.SimpleQueue()
 
-    def start(self, entering: Sequence[tuple[int, EpisodeJob]], threads: ThreadPoolExecutor) -> list[_Run]:
-        """Prefill prompts, once for neighbours of one task, and open the environments."""
-        runs = []
-        for _, members in groupby(entering, key=lambda pair: pair[1].task.id):
-            group = list(members)
-            task = group[0][1].task
-            tools = [mcp_tool(tool) for tool in self.pool.bundle(task.env_id).tools]
-            ids = self.template.prompt(tools, task.instruction)
-            if len(ids) >= self.limits.max_len:
-                raise CallerError(
-                    f"task {task.id}: its prompt has {len(ids)} tokens, max_len is {self.limits.max_len}; "
-                    "raise max_len or leave the task out"
-                )
-            self.engine.bulk_insert(self.engine.prefill(ids), [slot for slot, _ in group])
-            for slot, job in group:
-                run = _Run(job, slot)
-                run.recorder.add("prompt", task.instruction, ids)
-                runs.append(run)
-        list(threads.map(self._open, runs))
-        return runs
+    def run(self, jobs: Sequence[EpisodeJob], progress: Progress | None) -> list[Trajectory]:
+        waiting = iter(enumerate(jobs))
+        running: dict[int, _Run] = {}
+        done: dict[int, Trajectory] = {}
+        with ThreadPoolExecutor(THREADS) as threads:
+            try:
+                while len(done) < len(jobs):
+                    while len(running) < self.driver.engine.slots and (entering := next(waiting, None)):
+                        run = self._enter(*entering)
+                        running[run.index] = run
+                        threads.submit(self._guarded, self._start, run)
+                    run, news = self._events.get()
+                    if isinstance(news, BaseException):
+                        raise news
+                    if news is None:
+                        threads.submit(self._guarded, self._advance, run)
+                        continue
+                    done[run.index] = news
+                    del running[run.index]
+                    if progress:
+                        progress(len(done), len(jobs))
+            finally:
+                for run in running.values():  # only when something raised
+                    run.session.close()
+                threads.shutdown(cancel_futures=True)
+                for run in running.values():
+                    if run.episode is not None:
+                        run.episode.close()
+        return [done[index] for index in range(len(jobs))]
 
-    def _open(self, run: _Run) -> None:
+    def _guarded(self, step: Callable[[_Run], None], run: _Run) -> None:
+        """A step in a worker thread; when it ended the episode, judge it."""
+        try:
+            step(run)
+            if run.finish:
+                run.session.close()
+                self._events.put((run, self._judged(run)))
+        except BaseException as err:
+            self._events.put((run, err))
+
+    def _enter(self, index: int, job: EpisodeJob) -> _Run:
+        tools = [mcp_tool(tool) for tool in self.pool.bundle(job.task.env_id).tools]
+        ids = self.template.prompt(tools, job.task.instruction)
+        if len(ids) >= self.limits.max_len:
+            raise CallerError(
+                f"task {job.task.id}: its prompt has {len(ids)} tokens, max_len is {self.limits.max_len}; "
+                "raise max_len or leave the task out"
+            )
+        run = _Run(index, job, self.driver.session(job.seed))
+        run.recorder.add("prompt", job.task.instruction, ids)
+        return run
+
+    def _start(self, run: _Run) -> None:
+        """Open the environment and ask for the first turn."""
         try:
             run.episode = self.pool.open(run.job.task)
         except InfrastructureError as err:
             run.end("error", f"open: {err}")
-
-    def round(self, runs: Sequence[_Run], threads: ThreadPoolExecutor) -> None:
-        """One turn of every episode that goes on: decode, act, append what the tools said."""
-        acting = [run for run in runs if not run.finish]
-        if not acting:
             return
-        generations = self.engine.generate(
-            [run.slot for run in acting],
-            [run.job.seed for run in acting],
-            temperature=self.temperature,
-            max_new=[self._budget(run) for run in acting],
-        )
-        steps = [self._read(run, made) for run, made in zip(acting, generations, strict=True)]
-        calling = [(run, step) for run, step in zip(acting, steps, strict=True) if not run.finish]
-        results = list(threads.map(lambda pair: self._act(*pair), calling))
-        messages = {}
-        for (run, _), result in zip(calling, results, strict=True):
-            ids = self._observe(run, result)
-            if ids is not None:
-                messages[run.slot] = ids
-        self.engine.append_many(messages)
+        run.session.append(run.recorder.ids)
+        self._decode(run)
 
-    def _budget(self, run: _Run) -> int:
-        return min(self.limits.max_new_per_turn, self.limits.max_len - len(run.recorder.ids))
+    def _decode(self, run: _Run) -> None:
+        """Ask for a turn. When it has ended, another worker advances the episode."""
 
-    def _read(self, run: _Run, made: Generation) -> ParsedTurn:
+        def on_chunk(chunk: object) -> None:
+            if chunk is None:
+                self._events.put((run, None))
+
+        limit = min(self.limits.max_new_per_turn, self.limits.max_len - len(run.recorder.ids))
+        run.session.generate(limit, self._sampling, on_chunk=on_chunk)
+
+    def _advance(self, run: _Run) -> None:
+        """After a turn: act, append what the tool said, decode on."""
+        assert run.session.turn is not None
+        made = run.session.turn.result()
+        if made.finish_reason == "cancelled":
+            run.end("error", "cancelled: the driver was closed")
+            return
+        turn = self._read(run, made)
+        if run.finish:
+            return
+        ids = self._observe(run, self._act(run, turn))
+        if ids is not None:
+            run.session.append(ids)
+            self._decode(run)
+
+    def _read(self, run: _Run, made: Result) -> ParsedTurn:
         """Record a sampled turn; end the episode when it is an answer or was cut off."""
         turn = self.template.parse(made.tokens)
         call = None if turn.call is None else ToolStep(tool=turn.call.name, arguments=turn.call.arguments)
@@ -203,7 +221,7 @@ class _Rollout:
             turn.text,
             made.tokens,
             made.logprobs,
-            policy_version=self.engine.version,
+            policy_version=min(made.versions, default=self.driver.version),
             call=call,
             error=turn.error,
             fault="caller" if turn.error and call is None else None,
@@ -249,7 +267,7 @@ class _Rollout:
         run.recorder.add("tool", text, ids if going else (), error=error, fault=fault)
         return ids if going else None
 
-    def judged(self, run: _Run) -> Trajectory:
+    def _judged(self, run: _Run) -> Trajectory:
         """Judge an ended episode and close its sandbox."""
         assert run.finish is not None
         verdict = self._judge(run)

@@ -10,31 +10,33 @@ In: a policy, tasks, a pool of their environments, a run folder. Out: a better p
 
 A step is committed by its checkpoint. A killed run starts again after the last committed step and
 does the lost steps over with the same outcome: the order of tasks comes from (seed, epoch), every
-episode's seed from (seed, step, task, sample), and files of uncommitted steps are replaced.
+episode's seed from (seed, step, task, sample), and files of uncommitted steps are replaced. SIGTERM
+ends a run with its last whole step saved (:mod:`rl.faults`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import jax
 import numpy as np
 from pydantic import model_validator
 
 from model.checkpoint import Checkpoints
 from model.engine import Engine
 from rl.algorithms import with_algorithm
+from rl.asynchronous import OneAhead, OnPolicy, Sample, Sampled
+from rl.costs import step_costs
+from rl.faults import Preempted, Preemption, naming_full_disk
 from rl.groups import BatchConfig, Group, make_minibatches, sampling_metrics, teaches
 from rl.learner import Config, Learner, LearnerConfig
-from rl.metrics import Metrics, write_atomically
+from rl.metrics import Metrics, Phases
 from rl.policy import Policy
 from rl.rewards import reward
-from rl.rollout import EnvPool, EpisodeJob, RolloutLimits, run_episodes
+from rl.rollout import EnvPool, EpisodeJob, Progress, RolloutLimits, run_episodes
+from rl.run_folder import Standing, claim, restore, save, write_groups
 from synth.errors import CallerError
 from synth.types import Task
 
@@ -51,6 +53,9 @@ class GRPOConfig(Config):
     group_size: int = 8  # paper
     max_rounds: int = 2  # sampling rounds a step; later rounds refill for dropped groups (ours)
     slots: int = 64
+    # "one_ahead": a batch is sampled while the one before is trained on (rl/asynchronous.py); its turns are
+    # one version old, so batch.max_staleness must be 1 or more
+    sampling: Literal["on_policy", "one_ahead"] = "on_policy"
     checkpoint_every: int = 1
     limits: RolloutLimits = RolloutLimits()
     batch: BatchConfig = BatchConfig()
@@ -82,37 +87,54 @@ def train_grpo(
     """
     run_dir = Path(run_dir)
     _check(config, tasks)
-    _claim(run_dir, config, policy, tasks)
+    claim(run_dir, config, policy, tasks)
     updates = config.steps * config.batch.minibatches
-    learner = Learner(policy.score, config.learner, updates, dump_to=run_dir / "refused")
-    state, position, first = learner.init(policy.params), 0, 0
-    with Checkpoints(run_dir / "checkpoints") as checkpoints:
-        saved = checkpoints.restore_latest(state)
-        if saved is not None:
-            first, state, position = saved.step, saved.state, saved.meta["position"]
+    with (
+        Checkpoints(run_dir / "checkpoints") as checkpoints,
+        Preemption() as preemption,
+        naming_full_disk(run_dir, checkpoints.latest_step),
+    ):
+        learner = Learner(policy.score, config.learner, updates, run_dir / "refused", preemption.check)
+        at = restore(checkpoints, Standing(0, learner.init(policy.params), 0), _ahead(config, policy))
         metrics = Metrics(run_dir, "train")
-        metrics.truncate(first)
-        engine = _engine(config, policy)
-        for step in range(first, config.steps):
-            started = time.monotonic()
-            engine.update_weights(state.params, policy.version + step)
-            groups, position = collect(config, step, position, tasks, engine, policy, pool)
-            sampled = time.monotonic()
-            _write_groups(run_dir, step, groups)
-            numbers = sampling_metrics(groups)
-            batches = make_minibatches(config.batch, [g for g in groups if teaches(g)], engine.version)
-            if batches:
-                state, update = learner.update(state, batches, policy.params)
-                numbers |= update
-            numbers |= {"seconds_sampling": sampled - started, "seconds_learning": time.monotonic() - sampled}
-            metrics.write(step, numbers)
-            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
-                checkpoints.save(step + 1, state, {"position": position})
-            if progress:
-                progress(step, numbers)
-        metrics.close()
-    trained = policy.with_params(state.params, policy.version + config.steps)
-    trained.save(run_dir / "policy")
+        metrics.truncate(at.step)
+        engine, classes = _engine(config, policy), _classes(tasks, pool)
+
+        def sample(step: int, position: int, params: Any, version: int, check: Progress) -> Sampled:
+            engine.update_weights(params, policy.version + version)
+            return collect(config, step, position, tasks, engine, policy, pool, check)
+
+        try:
+            phases = Phases()
+            with _sampler(config, sample, preemption.check, at.behind) as sampler:
+                for step in range(at.step, config.steps):
+                    version = policy.version + step
+                    groups, position = sampler.groups(step, at.position, at.state.params)
+                    phases.end("sampling")
+                    write_groups(run_dir, step, groups)
+                    numbers = sampling_metrics(groups, version, classes)
+                    state, batches = at.state, make_minibatches(config.batch, _teaching(groups), version)
+                    if batches:
+                        state, update = learner.update(state, batches, policy.params)
+                        numbers |= update
+                    phases.end("learning")
+                    at = Standing(step + 1, state, position, sampler.behind)
+                    tokens = numbers["sampled_tokens"]
+                    costs = step_costs(policy.config, config.learner, batches, tokens, phases.seconds)
+                    metrics.write(step, numbers | phases.seconds | costs)
+                    if at.step % config.checkpoint_every == 0 or at.step == config.steps:
+                        save(checkpoints, at)
+                    if progress:
+                        progress(step, numbers)
+                    phases.end("saving")
+                    preemption.check()
+        except Preempted:
+            save(checkpoints, at)
+            raise
+        finally:
+            metrics.close()
+        trained = policy.with_params(at.state.params, policy.version + config.steps)
+        trained.save(run_dir / "policy")
     return trained
 
 
@@ -127,6 +149,7 @@ def collect(
     engine: Engine,
     policy: Policy,
     pool: EnvPool,
+    progress: Progress | None = None,
 ) -> tuple[list[Group], int]:
     """Sample until ``groups_per_step`` groups teach something, or ``max_rounds`` rounds are done (rule 5).
 
@@ -145,10 +168,11 @@ def collect(
             for sample in range(config.group_size)
         ]
         position += missing
-        done = run_episodes(engine, policy.template, jobs, pool, config.limits)
+        done = run_episodes(engine, policy.template, jobs, pool, config.limits, progress=progress)
         broken = [i for i, trajectory in enumerate(done) if reward(trajectory) is None]
         if broken:  # the infrastructure's fault: once more, with the same seeds
-            again = run_episodes(engine, policy.template, [jobs[i] for i in broken], pool, config.limits)
+            retried = [jobs[i] for i in broken]
+            again = run_episodes(engine, policy.template, retried, pool, config.limits, progress=progress)
             for i, trajectory in zip(broken, again, strict=True):
                 done[i] = trajectory
         groups += [done[i : i + config.group_size] for i in range(0, len(done), config.group_size)]
@@ -170,7 +194,31 @@ def episode_seed(seed: int, step: int, place: int, task_id: str, sample: int) ->
     return int.from_bytes(digest[:8], "big")
 
 
-# --- the run folder -----------------------------------------------------------------------------------
+def _teaching(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if teaches(group)]
+
+
+def _sampler(config: GRPOConfig, sample: Sample, check: Progress, behind: Any) -> OnPolicy | OneAhead:
+    if config.sampling == "on_policy":
+        return OnPolicy(sample, check)
+    return OneAhead(sample, check, config.steps, behind)
+
+
+def _ahead(config: GRPOConfig, policy: Policy) -> Any:
+    """Weights of the shapes that a checkpoint holds beside the train state, if it does."""
+    return None if config.sampling == "on_policy" else policy.params
+
+
+# --- metrics ------------------------------------------------------------------------------------------
+
+
+def _classes(tasks: Sequence[Task], pool: EnvPool) -> dict[str, str]:
+    """The class (first level of the taxonomy) of each environment."""
+    ids = {task.env_id for task in tasks}
+    return {env_id: next(iter(pool.bundle(env_id).manifest.taxonomy), "none") for env_id in sorted(ids)}
+
+
+# --- beginnings ----------------------------------------------------------------------------------------
 
 
 def _engine(config: GRPOConfig, policy: Policy) -> Engine:
@@ -192,32 +240,8 @@ def _check(config: GRPOConfig, tasks: Sequence[Task]) -> None:
             f"batch.row_length {config.batch.row_length} is below limits.max_len {config.limits.max_len}: "
             "the longest episode would not fit in a row; raise batch.row_length"
         )
-
-
-def _claim(run_dir: Path, config: GRPOConfig, policy: Policy, tasks: Sequence[Task]) -> None:
-    """Write config.json, or check that the one there belongs to this run."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(policy.params):
-        digest.update(np.asarray(leaf).tobytes())
-    for task in tasks:
-        digest.update(f"{task.id} {task.env_digest}\n".encode())
-    asked = {"config": config.model_dump(mode="json"), "fingerprint": digest.hexdigest()}
-    path = run_dir / "config.json"
-    if not path.exists():
-        write_atomically(path, json.dumps(asked, indent=1) + "\n")
-        return
-    saved = json.loads(path.read_text())
-    try:  # a folder of an older version lacks fields that have come since: they had today's defaults
-        same = GRPOConfig.model_validate(saved["config"]) == config
-    except ValueError:
-        same = False
-    if not same or saved["fingerprint"] != asked["fingerprint"]:
+    if config.sampling != "on_policy" and config.batch.max_staleness < 1:
         raise CallerError(
-            f"{path}: this folder belongs to a run with another config, policy or tasks; "
-            "give another folder, or remove this one"
+            f'sampling = "{config.sampling}" trains on turns that are one version old, but '
+            "batch.max_staleness is 0; set it to 1 or more"
         )
-
-
-def _write_groups(run_dir: Path, step: int, groups: Sequence[Group]) -> None:
-    lines = [trajectory.to_json() + "\n" for group in groups for trajectory in group]
-    write_atomically(run_dir / "trajectories" / f"step-{step:05d}.jsonl", "".join(lines))

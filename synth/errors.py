@@ -7,7 +7,9 @@
 
 
 class AgentWorldError(Exception):
-    """Base of all errors that carry one clear line for the user."""
+    """Base of all errors that carry one clear line for the user, and the exit status of the command."""
+
+    exit_code = 2
 
 
 class CallerError(AgentWorldError):
@@ -20,3 +22,5 @@ class EnvironmentFault(AgentWorldError):
 
 class InfrastructureError(AgentWorldError):
     """The machinery failed; the work can be tried again."""
+
+    exit_code = 1

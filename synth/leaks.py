@@ -7,21 +7,21 @@ the task pointless. Used by the task stages while they write and by admission as
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from synth.types import Table, Tool
-from synth.verify import canonical, fold, is_number
+from synth.answer_leaks import says
+from synth.types import Table, Task, Tool
+from synth.verify import canonical, fold
 
 FILE_NAME = re.compile(
     r"(?<![\w/])[\w./-]*\w\.(?:csv|db|html?|jsonl?|md|parquet|py|sqlite3?|sql|toml|tsv|txt|xml|ya?ml)(?!\w)",
     re.IGNORECASE,
 )
-NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|\.\d|,\d{3})")
-MIN_TEXT = 4  # characters; shorter answers (yes, no, USA) occur by chance
-MIN_DIGITS = 3  # smaller numbers occur by chance
+
+
+ABBREVIATIONS = frozenset(re.findall(r"\w+", "avg max min num qty ref src idx cnt amt iso utc"))
 
 
 def find_leaks(
@@ -35,13 +35,13 @@ def find_leaks(
 
     Names (of tools, parameters, result fields, tables, columns) that no plain English word
     could be (they hold an underscore, a digit or an inner capital) count wherever they
-    stand as a word, in any case; a tool's name also with spaces for underscores. Names that are
-    plain words count only where they are written as code: quoted with backticks or quotation
-    marks, or followed by ``=`` or ``:``.
+    stand as a word, in any case, also in another code style (``min-elevation``, ``minElevation``); a tool's
+    name also in spaced words. Names that are plain words count only where they are written as code:
+    quoted with backticks or quotation marks, dotted or called (``books.status``, ``transfer()``), or followed
+    by ``=`` or ``:``.
 
     Args:
-        reference_answer: a string of at least 4 characters, a number of at least 3 digits, or
-            any such element of a list or object must not occur.
+        reference_answer: no part of it may be said, in whatever way (:mod:`synth.answer_leaks`).
         given: values that the user states on purpose (the new status of a booking), which
             the answer may repeat.
     """
@@ -55,14 +55,23 @@ def find_leaks(
     return leaks
 
 
+def task_leaks(task: Task, tools: Sequence[Tool], tables: Iterable[Table]) -> list[str]:
+    """Leaks of a finished task; what its user states on purpose are the values that it wants written."""
+    writes = {tool.name for tool in tools if not tool.read_only}
+    steps = [step for step in task.chain if task.changes_state and step.tool in writes]
+    given = [value for step in steps for value in step.arguments.values()]
+    return find_leaks(task.instruction, tools, tables, task.reference_answer, given)
+
+
 # --- names --------------------------------------------------------------------------------------
 
 
 def _tool_names_in(instruction: str, tools: Iterable[Tool]) -> set[str]:
     found = set()
     for tool in tools:
-        spoken = tool.name.replace("_", " ").strip()
-        if _mentions(instruction, tool.name) or (" " in spoken and _has_words(instruction, spoken)):
+        parts = _parts(tool.name)
+        spoken = len(parts) > 1 and _has(instruction, r"[\s_.\-/]*".join(map(re.escape, parts)))
+        if spoken or _mentions(instruction, tool.name):
             found.add(tool.name)
     return found
 
@@ -88,9 +97,16 @@ def _properties(schema: Any) -> set[str]:
 
 def _mentions(instruction: str, name: str) -> bool:
     if _looks_like_code(name):
-        return _has_words(instruction, name)
+        parts = _parts(name)
+        styles = [re.escape(name)]
+        if (
+            len(parts) > 1
+        ):  # written_so, written.so, writtenSo, WrittenSo; written-so where English has no such word
+            styles += [r"[_./]+".join(map(re.escape, parts)), re.escape("".join(parts))]
+            styles += [r"-".join(map(re.escape, parts))] if len(parts) > 2 or _odd(parts) else []
+        return any(_has(instruction, style) for style in styles)
     word = re.escape(name)
-    as_code = rf"`{word}`|'{word}'|\"{word}\"|“{word}”|‘{word}’|(?<!\w){word}\s?[=:]"
+    as_code = rf"`{word}`|'{word}'|\"{word}\"|“{word}”|‘{word}’|(?<!\w){word}(?:\s?[=:]|\(|\.[a-z_]\w*\b)"
     return re.search(as_code, instruction, re.IGNORECASE) is not None
 
 
@@ -98,8 +114,18 @@ def _looks_like_code(name: str) -> bool:
     return not name.isalpha() or re.search(r"[a-z][A-Z]", name) is not None
 
 
-def _has_words(text: str, words: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE) is not None
+def _parts(name: str) -> list[str]:
+    """The words of an identifier: ``min_elevation`` and ``minElevation`` are min, elevation."""
+    return re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name))
+
+
+def _odd(parts: Sequence[str]) -> bool:
+    """Whether a pair of words joined by a hyphen would be no English: one of them is an abbreviation."""
+    return any(len(part) <= 2 or part in ABBREVIATIONS for part in parts)
+
+
+def _has(text: str, pattern: str) -> bool:
+    return re.search(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE) is not None
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -107,28 +133,11 @@ def _has_words(text: str, words: str) -> bool:
 
 def _answers_in(instruction: str, answer: Any, given: Sequence[Any]) -> list[Any]:
     allowed = {_key(value) for value in given}
-    text = fold(instruction)
-    numbers = {_key(_read_number(match.group())) for match in NUMBER.finditer(instruction)}
-    found = []
-    for value in _scalars(answer):
-        if _key(value) in allowed:
-            continue
-        if isinstance(value, str):
-            leaked = len(value.strip()) >= MIN_TEXT and _has_words(text, fold(value))
-        else:
-            digits = sum(char.isdigit() for char in canonical(value)) if is_number(value) else 0
-            leaked = digits >= MIN_DIGITS and _key(value) in numbers
-        if leaked:
-            found.append(value)
-    return found
+    return [value for value in _scalars(answer) if _key(value) not in allowed and says(instruction, value)]
 
 
 def _key(value: Any) -> str:
     return canonical(fold(value) if isinstance(value, str) else value)
-
-
-def _read_number(text: str) -> int | float:
-    return json.loads(re.sub(r"^(-?)0+(?=\d)", r"\1", text.replace(",", "")))
 
 
 def _scalars(value: Any) -> list[Any]:

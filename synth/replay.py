@@ -6,16 +6,17 @@ exact. Used by :mod:`synth.task_gates` and :mod:`synth.solver`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from synth.env import state as states
 from synth.types import ToolStep
-from synth.verify import is_number
+from synth.verify import canonical, is_number
 
 if TYPE_CHECKING:
+    from synth.env.bundle import Bundle
     from synth.env.episode import ToolResult
     from synth.env.serving import ServerLike
     from synth.env.state import State
@@ -77,3 +78,49 @@ def perturbed(answer: Any) -> list[Any]:
         moved = [{**answer, key: perturbed(answer[key])[0]} for key in list(answer)[:8]]
         return [*moved, {key: answer[key] for key in list(answer)[:-1]}]
     return ["x"]
+
+
+def other_values(bundle: Bundle, step: ToolStep, parameter: str) -> list[Any]:
+    """Other values of the column that a parameter takes its values from, in a fixed order."""
+    inputs = next((tool.meta.get("inputs", {}) for tool in bundle.tools if tool.name == step.tool), {})
+    table, _, column = str(inputs.get(parameter, "")).partition(".")
+    schema = next((t for t in bundle.manifest.tables if t.name == table), None)
+    if schema is None or column not in [c.name for c in schema.columns]:
+        return []
+    values = {canonical(row[column]): row[column] for row in states.rows(bundle.state, table)}
+    values.pop(canonical(step.arguments[parameter]), None)
+    return [values[key] for key in sorted(values) if values[key] is not None]
+
+
+def answer_read_from(steps: Sequence[ToolStep | None], run: Replay, gold: Replay, answer: Any) -> Any:
+    """The answer as a solver reads it off ``run``: at the place where the gold run had it.
+
+    None where that place is empty now. An answer that stood nowhere (it was counted or computed)
+    comes out near, and wrong.
+    """
+    if isinstance(answer, list) and answer:
+        return [answer_read_from(steps, run, gold, item) for item in answer]
+    places = [(i, path) for i, r in enumerate(gold.results) for path in paths(r.value, answer)]
+    if not places:
+        return perturbed(answer)[0]
+    index, path = places[-1]
+    position = sum(step is not None for step in steps[:index])
+    if steps[index] is None or position >= len(run.results):
+        return None
+    value = run.results[position].value
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return None if isinstance(value, list | dict) else value
+
+
+def paths(value: Any, wanted: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where a value stands in a result: keys and indexes, in document order."""
+    if canonical(value) == canonical(wanted):
+        yield path
+    elif isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from paths(item, wanted, (*path, key))

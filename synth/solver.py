@@ -14,16 +14,15 @@ to the task files, and the passing attempts to :mod:`rl.data` as demonstrations.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from synth.env import state as states
-from synth.errors import InfrastructureError
+from synth.errors import CallerError, InfrastructureError
 from synth.gates import Progress
-from synth.replay import Replay, perturbed, replay
+from synth.replay import Replay, answer_read_from, other_values, perturbed, replay
 from synth.types import Check, Task, ToolStep, Verdict
-from synth.verify import canonical, verify
+from synth.verify import verify
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
@@ -108,7 +107,7 @@ class ScriptedSolver:
             answer = rng.choice(perturbed(answer))
         elif mistake is not None:
             gold = replay(server, task.chain, task.seed)
-            answer = _answer_read_from(steps, run, gold, answer)
+            answer = answer_read_from(steps, run, gold, answer)
         verdict = _judge(task, bundle, run, answer, verifier_server)
         return Attempt(task.id, number, mistake, taken, answer, verdict)
 
@@ -125,57 +124,12 @@ def _slip(bundle: Bundle, steps: list[ToolStep | None], rng: random.Random) -> s
         for index, name in slots:
             step = steps[index]
             assert step is not None
-            others = _other_values(bundle, step, name)
+            others = other_values(bundle, step, name)
             if others:
                 wrong = {**step.arguments, name: rng.choice(others)}
                 steps[index] = ToolStep(tool=step.tool, arguments=wrong)
                 return kind
     return "wrong_answer"
-
-
-def _other_values(bundle: Bundle, step: ToolStep, parameter: str) -> list[Any]:
-    """Other values of the column that a parameter takes its values from, in a fixed order."""
-    inputs = next((tool.meta.get("inputs", {}) for tool in bundle.tools if tool.name == step.tool), {})
-    table, _, column = str(inputs.get(parameter, "")).partition(".")
-    schema = next((t for t in bundle.manifest.tables if t.name == table), None)
-    if schema is None or column not in [c.name for c in schema.columns]:
-        return []
-    values = {canonical(row[column]): row[column] for row in states.rows(bundle.state, table)}
-    values.pop(canonical(step.arguments[parameter]), None)
-    return [values[key] for key in sorted(values) if values[key] is not None]
-
-
-def _answer_read_from(steps: Sequence[ToolStep | None], run: Replay, gold: Replay, answer: Any) -> Any:
-    """The answer as a solver reads it off ``run``: at the place where the gold run had it.
-
-    None where that place is empty now. An answer that stood nowhere (it was counted or computed)
-    comes out near, and wrong.
-    """
-    if isinstance(answer, list) and answer:
-        return [_answer_read_from(steps, run, gold, item) for item in answer]
-    places = [(i, path) for i, r in enumerate(gold.results) for path in _paths(r.value, answer)]
-    if not places:
-        return perturbed(answer)[0]
-    index, path = places[-1]
-    position = sum(step is not None for step in steps[:index])
-    if steps[index] is None or position >= len(run.results):
-        return None
-    value = run.results[position].value
-    for part in path:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return None if isinstance(value, list | dict) else value
-
-
-def _paths(value: Any, wanted: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    if canonical(value) == canonical(wanted):
-        yield path
-    elif isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            yield from _paths(item, wanted, (*path, key))
 
 
 def _judge(
@@ -206,22 +160,33 @@ def filter_solvable(
     attempts: int = ATTEMPTS,
     need: int = NEED,
     progress: Progress | None = None,
+    most: int | None = None,
 ) -> list[Solved]:
     """Keep the tasks that ``solver`` solves in at least ``need`` of ``attempts`` attempts.
 
     An infrastructure error is no attempt: the same attempt is made again.
 
+    Args:
+        most: and in at most so many. With a solver as strong as the policy, ``attempts - 1`` leaves out
+            what teaches nothing: a group whose rewards are all equal gives no gradient. None: no bound.
+
     Returns:
         The kept tasks in their order; ``solve_rate`` is passes / attempts.
 
     Raises:
+        CallerError: no number of passes can meet ``need`` and ``most``.
         InfrastructureError: one task met more than 3 infrastructure errors.
     """
+    if not need <= (attempts if most is None else min(most, attempts)):
+        bound = attempts if most is None else min(most, attempts)
+        raise CallerError(
+            f"filter: no task is solved at least {need} and at most {bound} times; mend the bounds"
+        )
     kept = []
     for done, task in enumerate(tasks):
         made = _attempts(bundle, server, task, solver, verifier_server, attempts)
         passing = tuple(attempt for attempt in made if attempt.verdict.passed)
-        if len(passing) >= need:
+        if need <= len(passing) <= (attempts if most is None else most):
             update = {"solve_rate": len(passing) / attempts, "solver": solver.label}
             kept.append(Solved(task.model_copy(update=update), passing))
         if progress:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.errors import CallerError, InfrastructureError
 from synth.gates import Ledger
-from synth.leaks import find_leaks
+from synth.leaks import task_leaks
 from synth.replay import Replay, perturbed, replay
 from synth.types import Task, ToolStep
 from synth.verify import canonical, comparable_diff, state_change, verify
@@ -49,9 +49,7 @@ class TaskGates:
         manifest = bundle.manifest
         ours = (task.env_id, task.env_digest) == (manifest.env_id, manifest.digest)
         self._check(ours, "digest", "made for another environment or another version of it")
-        leaks = find_leaks(
-            task.instruction, bundle.tools, manifest.tables, task.reference_answer, self._given()
-        )
+        leaks = task_leaks(task, bundle.tools, manifest.tables)
         self._check(not leaks, "leak", "the instruction holds " + ", ".join(leaks))
         try:
             gold = self._gold()
@@ -64,12 +62,6 @@ class TaskGates:
 
     def _check(self, ok: bool, gate: str, detail: str) -> bool:
         return self.ledger.check(ok, gate, self.task.id, detail)
-
-    def _given(self) -> list[Any]:
-        """What the user states on purpose: the values that a task wants written."""
-        if not self.task.changes_state:
-            return []
-        return [value for step in self.task.chain if self._writes(step) for value in step.arguments.values()]
 
     def _writes(self, step: ToolStep) -> bool:
         return any(tool.name == step.tool and not tool.read_only for tool in self.bundle.tools)

@@ -21,8 +21,9 @@ from synth.env.serving import EpisodeLike, ServerLike
 from synth.env.state import rows
 from synth.graph import build_graph, opaque_refs, to_networkx
 from synth.leaks import find_leaks
+from synth.told import untold
 from synth.types import Criterion, Difficulty, Guide, Rubric, Task, ToolStep
-from synth.verify import state_change
+from synth.verify import canonical, state_change
 
 MAX_STEPS = 4  # ours: the shipped policy is small; the released script of the paper draws 3 to 8
 STATE_CHANGING = 0.5  # share of the tasks that must change the state (ours)
@@ -199,6 +200,7 @@ def make_tasks(
     graph = to_networkx(bundle.graph or build_graph(bundle.tools, tables))
     opaque = opaque_refs(tables)
     tasks: dict[str, Task] = {}
+    intents: set[str] = set()
     note = reject or (lambda reason: None)
     low, high = (guide.min_steps, min(guide.max_steps, max_steps + 1)) if guide else (1, max_steps)
     for attempt in range(count * ATTEMPTS):
@@ -217,8 +219,17 @@ def make_tasks(
             continue
         task = _one(bundle, server, author, walk, chain, kinds, rng, guide, note)
         if task is not None and task.instruction not in tasks:
+            if intent(task) in intents:
+                note("duplicate intent")
+                continue
+            intents.add(intent(task))
             tasks[task.instruction] = task
     return list(tasks.values())
+
+
+def intent(task: Task) -> str:
+    """What a task asks, apart from its words: the calls that do it and the answer."""
+    return canonical([[step.model_dump() for step in task.chain], task.reference_answer])
 
 
 def _one(
@@ -244,6 +255,10 @@ def _one(
     leaks = find_leaks(worded.instruction, bundle.tools, manifest.tables, worded.answer, given=worded.given)
     if leaks:
         note("leak")
+        return None
+    results = [step.value for step in steps]
+    if untold(worded.instruction, [s.step for s in steps], results, walk.world.tools):
+        note("an argument that nothing says")
         return None
     changed = state_change(bundle.state, final, manifest.tables, manifest.audit_tables)
     writes = sum(k in WRITE_KINDS for k in kinds)

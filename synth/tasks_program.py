@@ -21,7 +21,7 @@ from synth.env.serving import ServerLike
 from synth.env.state import State
 from synth.leaks import find_leaks
 from synth.replay import perturbed
-from synth.tasks_graph import WRITE_KINDS, task_id, world_of
+from synth.tasks_graph import WRITE_KINDS, intent, task_id, world_of
 from synth.types import Difficulty, Guide, Program, Task, ToolStep, Verdict
 from synth.verify import canonical, state_change
 
@@ -43,6 +43,7 @@ def make_tasks(
     world = world_of(bundle)
     note = reject or (lambda reason: None)
     tasks: dict[str, Task] = {}
+    intents: set[str] = set()
     own = verifier_server is None
     verifiers = verifier_server or VerifierServer()
     try:
@@ -59,6 +60,10 @@ def make_tasks(
                 continue
             task = _run(bundle, server, verifiers, draft, rng.randrange(1_000_000), guide, note)
             if task is not None and task.instruction not in tasks:
+                if intent(task) in intents:
+                    note("duplicate intent")
+                    continue
+                intents.add(intent(task))
                 tasks[task.instruction] = task
     finally:
         if own:

@@ -397,11 +397,13 @@ class Weakness(Record):
     error_kinds: dict[str, int]
     evidence: tuple[str, ...]  # "task_id#sample: what happened"
     guides: tuple[Guide, ...]
+    why: str = ""  # what the agent does not master, in a model's words; empty when only counted
 
 
 class Diagnosis(Record):
     round: str
     weaknesses: tuple[Weakness, ...]  # weakest first
+    author: str = "offline"  # who wrote ranking and guides: counted, or llm:<model>
 
 
 class SynthesisRequest(Record):

@@ -61,6 +61,7 @@ class LLM:
         self.budget = Budget(settings.budget_usd, settings.budget_tokens)
         self._sleep = sleep
         self._room = threading.Semaphore(settings.concurrency)
+        self._pace = _Pace(settings.requests_per_minute, sleep)
 
     def complete(
         self,
@@ -142,6 +143,7 @@ class LLM:
         rng = random.Random(key)
         for attempt in range(self.settings.retries + 1):
             try:
+                self._pace.wait()
                 return complete(self.settings, request)
             except TryAgain as err:
                 if attempt == self.settings.retries:
@@ -149,6 +151,22 @@ class LLM:
                 wait = min(60.0, self.settings.backoff_s * 2**attempt) * rng.uniform(0.75, 1.25)
                 self._sleep(max(wait, min(err.wait, 120.0)))
         raise AssertionError("unreachable")
+
+
+class _Pace:
+    """Keeps requests apart, so that no more than so many leave in a minute."""
+
+    def __init__(self, a_minute: float | None, sleep: Callable[[float], None]) -> None:
+        self._apart = 60.0 / a_minute if a_minute else 0.0
+        self._next, self._lock, self._sleep = 0.0, threading.Lock(), sleep
+
+    def wait(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, self._next)
+            self._next = start + self._apart
+        if start > now:
+            self._sleep(start - now)
 
 
 def _reply(stored: dict[str, Any], key: str) -> Reply:

@@ -29,6 +29,7 @@ class Settings(BaseModel):
     longest: int = Field(default=16384, gt=0)  # a reply that was cut off is asked for again up to here
     timeout_s: float = Field(default=180.0, gt=0)
     concurrency: int = Field(default=8, ge=1)  # requests at once, of one process
+    requests_per_minute: float | None = Field(default=None, gt=0)  # of one process; None is no limit
     retries: int = Field(default=5, ge=0)
     backoff_s: float = Field(default=1.0, ge=0)  # before the first retry; it doubles, up to 60 s
     repairs: int = Field(default=3, ge=0)  # how often an author may mend one piece of work

@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from synth.env import state as states
 from synth.env.bundle import Bundle, _digest, write_bundle
 from synth.env.folder import fingerprint, pack
 from synth.env.mcp_client import SEED_FILE, McpEnvServer, all_tools
+from synth.env.observed import observed_graph
 from synth.env.probing import Found, probe
 from synth.env.program import CLOCK, CODE, STATE, Program, locate
 from synth.env.sandbox import Limits, Provider
@@ -51,13 +52,14 @@ class ImportReport:
     server: str
     steady: bool
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: int = 0  # tools of the server that were not asked for
 
     @property
     def kept(self) -> list[str]:
         return [name for name, row in self.tools.items() if row["kept"]]
 
     def to_json(self) -> dict[str, Any]:
-        return {"env_id": self.env_id, "server": self.server, "steady": self.steady, "tools": self.tools}
+        return asdict(self)
 
 
 def import_server(
@@ -66,6 +68,7 @@ def import_server(
     out: str | Path,
     *,
     given: Mapping[str, Sequence[dict[str, Any]]] | None = None,
+    only: Sequence[str] | None = None,
     binds: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     license: str = "unknown",
@@ -78,6 +81,7 @@ def import_server(
         command: the server's command line; ``{state}``, or the path of ``state``, is the folder.
         state: the folder that every episode starts from a copy of.
         given: tool -> arguments worth trying (see :func:`synth.env.probing.probe`).
+        only: names of the tools to take; all others are left out, and the report says so.
         license: of server and state, for the manifest.
 
     Raises:
@@ -96,6 +100,7 @@ def import_server(
         seed,
         out,
         given=given,
+        only=only,
         license=license,
         provider=provider,
         limits=limits,
@@ -109,6 +114,7 @@ def import_program(
     out: Path,
     *,
     given: Mapping[str, Sequence[dict[str, Any]]] | None = None,
+    only: Sequence[str] | None = None,
     theme: Theme | None = None,
     license: str = "unknown",
     provider: Provider | None = None,
@@ -128,19 +134,21 @@ def import_program(
         InfrastructureError: the program does not start.
     """
     limits = limits or Limits(wall_s=30.0)
-    best: tuple[int, Program, list[Tool], State, dict[str, Found], str] | None = None
+    best: tuple[int, Program, list[Tool], State, dict[str, Found], str, int] | None = None
     for steady in steadied:
         tried = replace(program, steady=steady)
-        listed, name, pristine, found = _look(out.name, tried, seed, given or {}, provider, limits)
+        listed, name, pristine, found, left = _look(
+            out.name, tried, seed, given or {}, only, provider, limits
+        )
         bad = sum(bool(entry.unsteady) for entry in found.values())
         proven = sum(bool(e.worked and not e.unsteady) for e in found.values())
         if best is None or proven > best[0]:
-            best = (proven, tried, listed, pristine, found, name)
+            best = (proven, tried, listed, pristine, found, name, left)
         if not bad:
             break
     assert best is not None
-    _, program, listed, pristine, found, name = best
-    report = ImportReport(out.name, name, program.steady)
+    _, program, listed, pristine, found, name, left = best
+    report = ImportReport(out.name, name, program.steady, left_out=left)
     tools = [tool for tool in (_judge(found[t.name], report) for t in listed) if tool is not None]
     if not tools:
         why = f"no tool of {name} could be proven; give calls with --probes ({_first_trouble(found)})"
@@ -179,8 +187,8 @@ def read_probes(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _look(
     env_id: str, program: Program, seed: bytes, given: Mapping[str, Sequence[dict[str, Any]]],
-    provider: Provider | None, limits: Limits,
-) -> tuple[list[Tool], str, State, dict[str, Found]]:  # fmt: skip
+    only: Sequence[str] | None, provider: Provider | None, limits: Limits,
+) -> tuple[list[Tool], str, State, dict[str, Found], int]:  # fmt: skip
     """List the tools, read the pristine state as the started server leaves it, and probe."""
     theme = Theme(id=env_id, source="mcp", name=env_id, description="", license="unknown")
     manifest = Manifest(
@@ -193,11 +201,13 @@ def _look(
         name = f"{info.name} {info.version}" if info is not None else "unnamed server"
         listed = _tools(server.portal.call(all_tools, episode.client))
         pristine = episode.snapshot()
-    if unknown := sorted(set(given) - {tool.meta["mcp_name"] for tool in listed}):
-        raise CallerError(f"--probes: {unknown[0]}: no such tool of {name}")
+    if unknown := sorted({*given, *(only or ())} - {tool.meta["mcp_name"] for tool in listed}):
+        raise CallerError(f"{unknown[0]}: no such tool of {name}; correct --probes or --tool")
+    count = len(listed)
+    listed = [tool for tool in listed if only is None or tool.meta["mcp_name"] in only]
     full = Bundle(Path(), manifest, listed, None, [])
     with McpEnvServer.over(full, program, seed, provider, limits) as server:
-        return listed, name, pristine, probe(server, pristine, given)
+        return listed, name, pristine, probe(server, pristine, given), count - len(listed)
 
 
 def _tools(listed: Sequence[types.Tool]) -> list[Tool]:
@@ -305,7 +315,7 @@ def _write(
     env = Environment(
         env_id=out.name, theme=theme, tools=tuple(tools),
         database=Database(theme_id=theme.id, tables=(_STAND_IN,), rows={}, provenance=tuple(provenance)),
-        generator={IMPORTED: program.to_json(), "server": report.server},
+        graph=observed_graph(tools), generator={IMPORTED: program.to_json(), "server": report.server},
     )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:

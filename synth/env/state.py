@@ -194,20 +194,27 @@ def diff(before: State, after: State) -> StateDiff:
         return {}
     old_db, new_db = open_readonly(before), open_readonly(after)
     result: StateDiff = {}
-    for table in sorted({*table_names(old_db), *table_names(new_db)}):
-        key, old = _keyed(old_db, table)
-        new_key, new = _keyed(new_db, table)
-        _collect(result, table, key or new_key, old, new)
+    old_names, new_names = set(table_names(old_db)), set(table_names(new_db))
+    for table in sorted(old_names | new_names):
+        old = _read(old_db, table) if table in old_names else None
+        new = _read(new_db, table) if table in new_names else None
+        if old == new and repr(old) == repr(new):  # most tables; 1, 1.0 and true have different texts
+            continue
+        key, old_rows = _keyed(old_db, table, old)
+        new_key, new_rows = _keyed(new_db, table, new)
+        _collect(result, table, key or new_key, old_rows, new_rows)
     _collect(result, FILES, "path", _file_rows(before), _file_rows(after))
     return result
 
 
-def _keyed(db: sqlite3.Connection, table: str) -> tuple[str | None, dict[Any, dict[str, Any]]]:
-    if table not in table_names(db):
+def _keyed(
+    db: sqlite3.Connection, table: str, content: tuple[list[str], list[tuple]] | None
+) -> tuple[str | None, dict[Any, dict[str, Any]]]:
+    if content is None:
         return None, {}
+    names, values = content
     info = db.execute(f"PRAGMA table_info({_name(table)})").fetchall()
     key = next((column[1] for column in info if column[5]), None)
-    names, values = _read(db, table)
     records = [dict(zip(names, row, strict=True)) for row in values]
     return key, {(r[key] if key else canonical(r)): r for r in records}
 

@@ -51,6 +51,7 @@ def main() -> None:
     locks = config["locks"]
     if locks["seccomp"]:
         locks["program"] = kernel.filter_program()
+        kernel.prepare_calls(locks["program"])
     if locks["capabilities"]:
         kernel.drop_capabilities()
     if locks["landlock"] is not None:
@@ -60,11 +61,51 @@ def main() -> None:
         if module in sources:
             importlib.import_module(module)
     config["code"] = {name: _compile(name, text) for name, text in config.get("tools", {}).items()}
-    config["state"] = State.unpack(config["index"], blob) if "index" in config else None
+    if "index" in config:
+        config["state"] = State.unpack(config["index"], blob)
+        _rehearse(config)
     gc.collect()
     gc.freeze()
     frames.send(control, {"ready": True})
     _serve(control, config, null)
+
+
+def _rehearse(config: dict[str, Any]) -> None:
+    """Do once, before any fork, what every episode does before its first tool runs; no code of tools.
+
+    Children get the opened database by copy-on-write: it lies in memory and no child can reach another's.
+    What is loaded lazily (SQLite, random, dates) is loaded here, so that no child pays for it again.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(ours, {"seed": 0})
+        code = compile(_REHEARSAL, "<rehearsal>", "exec")
+        trial = {**config, "db": _opened(config["state"]), "code": {"rehearsal": code}}
+        episode = EpisodeProcess(theirs, trial)
+        episode.call("rehearsal", {})
+        len(episode.db.serialize())
+        episode.db.close()
+    config["db"] = _opened(config["state"])
+
+
+_REHEARSAL = """
+def rehearsal(ctx):
+    row = ctx.db.execute("SELECT name FROM sqlite_schema LIMIT 1").fetchone()
+    raise ToolError("not_found", ctx.now() + ctx.new_id("X") + str(row))
+"""
+
+
+def _opened(state: State) -> Guarded:
+    db = Guarded(":memory:", isolation_level=None)
+    db.deserialize(state.tables)
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.guard()
+    db.row_factory = sqlite3.Row
+    db.execute(
+        "SELECT count(*) FROM sqlite_schema"
+    ).fetchone()  # reads the schema, which is half a first call
+    return db
 
 
 def _compile(name: str, source: str) -> CodeType | str:
@@ -152,15 +193,8 @@ class EpisodeProcess:
         self.code: dict[str, CodeType | str] = config["code"]
         self.output_bytes: int = config["limits"]["output_bytes"]
         self.functions: dict[str, Any] = {}
-        state: State = config["state"]
-        db = Guarded(":memory:", isolation_level=None)
-        db.deserialize(state.tables)
-        db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA temp_store = MEMORY")
-        db.guard()
-        self.db = db
-        self.context = Context(db, dict(state.files), config["clock"], hello["seed"])
-        db.row_factory = sqlite3.Row
+        self.db: Guarded = config["db"]
+        self.context = Context(self.db, dict(config["state"].files), config["clock"], hello["seed"])
         frames.send(sock, {"ready": True})
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ checks, and the prose is dropped. The gates of :mod:`synth.task_gates` then try 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class RawTask:
         prose: how many lines of its rubric only a judge could read.
         checks: sources of ``check_func(final_state) -> bool`` over an object's attributes (EnvScaler's).
         fault: why it cannot be read.
+        pattern: which shape it has, for diagnosis.
     """
 
     id: str
@@ -62,6 +63,7 @@ class RawTask:
     prose: int = 0
     checks: list[str] = field(default_factory=list)
     fault: str | None = None
+    pattern: str = "imported"
 
 
 def read_tasks(path: Path) -> list[RawTask]:
@@ -109,16 +111,18 @@ def judge(server: McpEnvServer, raw: Sequence[RawTask]) -> tuple[list[Task], lis
         InfrastructureError: the sandbox failed.
     """
     with VerifierServer(server.provider) as verifiers:
-        return _judge_all(server, raw, verifiers)
+        published = {name: ours for ours, name in server.names.items()}
+        return judge_all(server, raw, verifiers, published)
 
 
-def _judge_all(
-    server: McpEnvServer, raw: Sequence[RawTask], verifiers: VerifierServer
+def judge_all(
+    server: McpEnvServer, raw: Sequence[RawTask], verifiers: VerifierServer, names: Mapping[str, str]
 ) -> tuple[list[Task], list[TaskRow]]:
+    """:func:`judge` with a verifier server at hand; ``names`` says which tool of ours a call's name means."""
     tasks, rows = [], []
     for item in raw:
         try:
-            task, changes = _convert(server, item)
+            task, changes = _convert(server, item, names)
             faults = check_task(server, server.bundle, task, verifiers)
             if faults:
                 raise Refused(f"{faults[0].gate}: {faults[0].detail}"[:300])
@@ -130,10 +134,10 @@ def _judge_all(
     return tasks, rows
 
 
-def _convert(server: McpEnvServer, raw: RawTask) -> tuple[Task, list[str]]:
+def _convert(server: McpEnvServer, raw: RawTask, names: Mapping[str, str]) -> tuple[Task, list[str]]:
     if raw.fault:
         raise Refused(raw.fault)
-    chain = _chain(server, raw)
+    chain = _chain(names, raw)
     first = replay(server, chain, SEED)
     for number, (step, result) in enumerate(zip(chain, first.results, strict=False), 1):
         if not result.ok:
@@ -163,14 +167,13 @@ def _convert(server: McpEnvServer, raw: RawTask) -> tuple[Task, list[str]]:
         chain=tuple(chain),
         difficulty=Difficulty(steps=len(chain), tools=len({s.tool for s in chain}), writes=writes),
         changes_state=bool(changed),
-        pattern="imported",
+        pattern=raw.pattern,
         seed=SEED,
     )
     return task, changes
 
 
-def _chain(server: McpEnvServer, raw: RawTask) -> list[ToolStep]:
-    ours = {published: name for name, published in server.names.items()}
+def _chain(ours: Mapping[str, str], raw: RawTask) -> list[ToolStep]:
     if not raw.calls:
         raise Refused("no calls that solve it: nothing to prove it with")
     missing = [call["tool"] for call in raw.calls if call["tool"] not in ours]

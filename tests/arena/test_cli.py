@@ -55,10 +55,13 @@ COMMANDS = [
     "synth complexify",
     "synth tools",
     "tasks",
+    "mutate",
     "check",
     "train",
     "arena",
     "evolve",
+    "export",
+    "plan",
     "view",
 ]
 

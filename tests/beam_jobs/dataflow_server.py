@@ -32,8 +32,8 @@ class Dataflow:
         return self.describe(job)
 
     def describe(self, job: dict[str, Any]) -> dict[str, Any]:
-        kept = {k: job[k] for k in ("id", "name", "projectId", "clientRequestId") if k in job}
-        return {**kept, "currentState": self.states[job["id"]], "location": "us-central1"}
+        kept = {k: job[k] for k in ("id", "name", "projectId", "location", "clientRequestId") if k in job}
+        return {**kept, "currentState": self.states[job["id"]]}
 
     def run(self, job: dict[str, Any]) -> None:
         try:
@@ -70,8 +70,11 @@ def serve() -> Iterator[tuple[Dataflow, str]]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert re.fullmatch(r"/v1b3/projects/[^/]+/locations/[^/]+/jobs", self.path.partition("?")[0])
-            self.say(dataflow.create(body))
+            place = re.fullmatch(
+                r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs", self.path.partition("?")[0]
+            )
+            assert place is not None, self.path
+            self.say(dataflow.create(body | {"projectId": place[1], "location": place[2]}))
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]

@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 BUCKET = "agent-world-test"
-Fault = Callable[[str, str, int], str | None]  # method, path, number of the request -> trouble
+Fault = Callable[[str, str, int], str | None]  # method, path (and " NAME" of an upload), number -> trouble
 
 
 class Proxy:
@@ -71,7 +71,7 @@ class Proxy:
             self.requests += 1
             number = self.requests
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        trouble = self.fault(request.command, request.path, number)
+        trouble = self.fault(request.command, request.path + uploaded(request.path, body), number)
         if trouble:
             self.seen.append((trouble, request.command, request.path))
         match trouble:
@@ -128,6 +128,13 @@ class Proxy:
         connection.endheaders()
         connection.send(body[: len(body) // 2])
         connection.close()
+
+
+def uploaded(path: str, body: bytes) -> str:
+    """The name of the object that a request uploads, after a space; "" for other requests."""
+    if not path.startswith("/upload/"):
+        return ""
+    return " " + body.partition(b'"name": "')[2].partition(b'"')[0].decode(errors="replace")
 
 
 def answer(

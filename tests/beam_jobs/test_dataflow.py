@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -22,9 +24,11 @@ from beam_jobs.stage import run_stage
 from beam_jobs.store import LocalStore, open_store
 from beam_jobs.transforms import build
 from synth.errors import CallerError, InfrastructureError
+from synth.themes import builtin
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = Path(launch.__file__).parent
+BATCH, BASIC, PRIVATE = 1, 2, 2  # of the service's enumerations: job type, autoscaling, IP configuration
 IMAGE = "us-central1-docker.pkg.dev/p/r/agent-world:1"
 STEPS = {"Elements", "Attempt(squares)", "Attempt(squares)/Spread", "Attempt(squares)/ParDo(_AttemptFn)"}
 
@@ -110,9 +114,9 @@ def test_a_run_folder_on_this_disk_is_refused(tmp_path: Path) -> None:
         launch.launch(["--stage=mine", f"--run={tmp_path}"])
 
 
-def test_a_job_is_staged_submitted_and_its_staged_proto_does_the_work(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cloud(wheel: Path) -> Iterator[tuple[Any, str, list[str]]]:
+    """A local Dataflow with a local GCS: the service, the bucket, and the options that lead there."""
     pytest.importorskip(
         "google.cloud.dataflow_v1beta3", reason="needs apache-beam[gcp]: pip install '.[gcp]'"
     )
@@ -120,41 +124,71 @@ def test_a_job_is_staged_submitted_and_its_staged_proto_does_the_work(
     import dataflow_server
     import gcs_server
 
-    monkeypatch.setenv("AGENT_WORLD_TEST_CALLS", str(tmp_path / "calls.txt"))
     with gcs_server.serve(), dataflow_server.serve() as (dataflow, endpoint):
         bucket = f"gs://{gcs_server.BUCKET}"
-        options = [
-            *launch.default_options(),
-            "--project=test-project",
-            "--region=us-central1",
-            f"--temp_location={bucket}/temp",
-            f"--staging_location={bucket}/staging",
-            f"--dataflow_endpoint={endpoint}",
-            "--no_auth",
-            "--job_name=squares",
-            f"--sdk_container_image={IMAGE}",
-            f"--extra_package={wheel}",
-        ]
-        elements = squares.elements(range(4), n2="poison")
-        try:
-            summary = run_stage(squares.STAGE, elements, f"{bucket}/run", options=options)
-        except InfrastructureError:
-            pytest.fail(str(dataflow.faults))
-        assert dataflow.faults == []
-        assert (summary.done, summary.dead, summary.counters["sum"]) == (3, 1, 0 + 1 + 9)
-        ((job,), (proto,)) = dataflow.jobs, dataflow.protos
-        store = open_store(f"{bucket}/staging")
-        found = [path for path in _objects(bucket) if path.endswith(wheel.name)]
-        assert len(found) == 1
-        assert store.read(found[0].removeprefix(f"{bucket}/staging/")) == wheel.read_bytes()
-    assert (job["name"], job["projectId"]) == ("squares", "test-project")
+        yield (
+            dataflow,
+            bucket,
+            [
+                "--project=test-project",
+                "--region=us-central1",
+                f"--temp_location={bucket}/temp",
+                f"--staging_location={bucket}/staging",
+                f"--dataflow_endpoint={endpoint}",
+                "--no_auth",
+                f"--sdk_container_image={IMAGE}",
+            ],
+        )
+
+
+def test_a_job_is_staged_submitted_and_its_staged_proto_does_the_work(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: tuple[Any, str, list[str]]
+) -> None:
+    monkeypatch.setenv("AGENT_WORLD_TEST_CALLS", str(tmp_path / "calls.txt"))
+    dataflow, bucket, there = cloud
+    options = [*launch.default_options(), *there, "--job_name=squares", f"--extra_package={wheel}"]
+    elements = squares.elements(range(4), n2="poison")
+    try:
+        summary = run_stage(squares.STAGE, elements, f"{bucket}/run", options=options)
+    except InfrastructureError:
+        pytest.fail(str(dataflow.faults))
+    assert dataflow.faults == []
+    assert (summary.done, summary.dead, summary.counters["sum"]) == (3, 1, 0 + 1 + 9)
+    found = [path for path in _objects(bucket) if path.endswith(wheel.name)]
+    assert len(found) == 1
+    store = open_store(f"{bucket}/staging")
+    assert store.read(found[0].removeprefix(f"{bucket}/staging/")) == wheel.read_bytes()
+    ((job,), (proto,)) = dataflow.jobs, dataflow.protos
+    assert (job["name"], job["projectId"], job["location"]) == ("squares", "test-project", "us-central1")
+    assert job["type"] == BATCH
     (pool,) = job["environment"]["workerPools"]
-    assert (pool["machineType"], pool["diskSizeGb"]) == ("n2-standard-4", 50)
-    assert pool["autoscalingSettings"]["maxNumWorkers"] == 20
+    assert wheel.name in {package["name"] for package in pool["packages"]}
+    assert (pool["machineType"], pool["diskSizeGb"], pool["numThreadsPerWorker"]) == ("n2-standard-4", 50, 1)
+    assert pool["ipConfiguration"] == PRIVATE
+    assert pool["autoscalingSettings"] == {"algorithm": BASIC, "maxNumWorkers": 20}
     (image,) = pool["sdkHarnessContainerImages"]
     assert image["containerImage"] == IMAGE
+    assert image["useSingleCorePerContainer"], "a process a core: Python has one lock"
     assert steps(proto) >= STEPS
     assert wheel.name in staged(proto)
+    (environment,) = (e for e in proto.components.environments.values() if e.urn.endswith("docker:v1"))
+    payload = beam_runner_api_pb2.DockerPayload.FromString(environment.payload)
+    assert payload.container_image == IMAGE
+
+
+def test_the_launcher_mines_on_what_it_submitted(cloud: tuple[Any, str, list[str]]) -> None:
+    dataflow, bucket, there = cloud
+    theme = builtin("demo")[0]
+    open_store(f"{bucket}/in").write("themes.jsonl", theme.to_json() + "\n")
+    words = ["--stage=mine", f"--run={bucket}/run", f"--themes={bucket}/in/themes.jsonl", "--seed=3"]
+    summary = launch.launch([*words, *there])
+    assert dataflow.faults == []
+    assert (summary.done, summary.dead) == (1, 0)
+    assert open_store(f"{bucket}/run").names("databases") == [f"{theme.id}.json"]
+    (job,) = dataflow.jobs
+    assert job["environment"]["workerPools"][0]["machineType"] == "n2-standard-4", "options.txt was read"
+    assert launch.launch([*words, *there]).skipped == 1, "what is done needs no second job"
+    assert len(dataflow.jobs) == 1
 
 
 def _objects(bucket: str) -> list[str]:

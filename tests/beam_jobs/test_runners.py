@@ -18,6 +18,7 @@ from beam_jobs import io
 from beam_jobs.options import build_options
 from beam_jobs.stage import run_stage
 from beam_jobs.store import LocalStore, fingerprint
+from synth.themes import builtin
 
 TWO_WORKERS = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
@@ -93,29 +94,42 @@ def test_the_portable_runner_makes_the_same_files_in_other_processes(tmp_path: P
 
 ENVIRONMENTS = """
 import sys
-from beam_jobs import mine, pack, synthesize, validate
-from synth.themes import builtin
+from arena.cli import main
 
-run, options = sys.argv[1], sys.argv[2:]
-themes = builtin("demo")[:3]
-mine.run(run, themes, seed=0, options=options)
-validate.run(run, themes, seed=0, options=options)
-orders = [synthesize.Order(env_id, 4, seed=0) for env_id in synthesize.environments(run)]
-synthesize.run(run, orders, tag="train", options=options)
-pack.run(run, per_shard=2, options=options)
+themes, run, options = sys.argv[1], sys.argv[2], sys.argv[3:]
+for words in (
+    ["synth", "complexify", run, "--themes", themes],
+    ["synth", "tools", run, "--themes", themes],
+    ["tasks", run, "--count=4"],
+    ["synth", "pack", run, "--per-shard=2"],
+):
+    if main([*words, *options]):
+        sys.exit(1)
 """
 PARTS = ("databases", "bundles", "checks", "tasks", "solutions", "packed")
 
 
-def environments(run: Path, options: list[str], kill_after: float | None = None) -> int:
-    """All four stages in a process of their own, which may be killed; its exit status."""
-    command = [sys.executable, "-c", ENVIRONMENTS, str(run), *options]
+def environments(run: Path, options: list[str], kill_at: tuple[int, float] | None = None) -> int:
+    """The commands of all four stages in a process of their own; its exit status.
+
+    ``kill_at``: so many receipts, and so many seconds after the last of them, it is killed.
+    """
+    themes = run.parent / "themes.jsonl"
+    themes.write_text("".join(theme.to_json() + "\n" for theme in builtin("demo")[:3]))
+    command = [sys.executable, "-c", ENVIRONMENTS, str(themes), str(run), *options]
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        return process.wait(timeout=kill_after)
+        while kill_at and receipts(run) < kill_at[0]:
+            assert process.poll() is None
+            time.sleep(0.02)
+        return process.wait(kill_at and kill_at[1])
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
+
+
+def receipts(run: Path) -> int:
+    return len(list(run.glob("receipts/*/*.json")))
 
 
 def prints(run: Path) -> dict[str, str]:
@@ -139,18 +153,17 @@ def test_bundles_and_tasks_are_the_same_bytes_on_every_runner(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_bundles_and_tasks_are_the_same_bytes_after_five_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], TWO_WORKERS], ids=["in-memory", "two-processes"])
+def test_bundles_and_tasks_are_the_same_bytes_after_five_kills(tmp_path: Path, options: list[str]) -> None:
     start = time.monotonic()
-    assert environments(tmp_path / "whole", []) == 0
-    took = time.monotonic() - start
-    chance, kills = random.Random(0), 0
-    while kills < 5:  # a resumed run has less to do: kill earlier each time
-        after = chance.uniform(0.15, 0.5) * took
-        if environments(tmp_path / "killed", [], after) == 0:
-            break
-        kills += 1
-    assert kills >= 3
-    assert environments(tmp_path / "killed", []) == 0
+    assert environments(tmp_path / "whole", options) == 0
+    work, chance = receipts(tmp_path / "whole"), random.Random(len(options))
+    each = (time.monotonic() - start) / work
+    for point in sorted(chance.sample(range(work - 1), 5)):  # what is done stays: each gets further
+        at = (point, chance.uniform(0.0, each))
+        assert environments(tmp_path / "killed", options, at) == -signal.SIGKILL
+        wait_for_workers(tmp_path / "killed")
+    assert environments(tmp_path / "killed", options) == 0
     assert prints(tmp_path / "killed") == prints(tmp_path / "whole")
     assert not list((tmp_path / "killed/tmp").iterdir())
 

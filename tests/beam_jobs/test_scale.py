@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from arena import cli
 from beam_jobs import pack, scale
 from beam_jobs.report import report, similar
 from synth.errors import CallerError
@@ -46,8 +47,16 @@ def test_the_report_counts_near_copies_as_copies(
     again = first.model_copy(update={"id": f"{first.id}--001"})
     other = builtin()[2]
     monkeypatch.setattr(scale, "themes", lambda count: [first, again, other][:count])
-    words = [str(tmp_path / "run"), "--environments", "3", "--workers", "1", "--tasks", "2", "--json"]
-    assert scale.main(words) == 0
+    words = [
+        "synth",
+        "scale",
+        str(tmp_path / "run"),
+        "--environments=3",
+        "--workers=1",
+        "--tasks=2",
+        "--json",
+    ]
+    assert cli.main(words) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     index = pack.read_index(tmp_path / "run")
     assert figures["environments"] == len(index.environments) == 3
@@ -57,7 +66,7 @@ def test_the_report_counts_near_copies_as_copies(
     assert figures["whole_run"]
     assert set(figures["work_seconds"]) == {"mine", "validate", "synthesize", "pack"}
     assert figures["tools"] >= 3 * 8
-    assert scale.main(words) == 0
+    assert cli.main(words) == 0
     resumed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert not resumed["whole_run"]
     for name in ("tools", "tasks", "near_copies", "work_seconds"):

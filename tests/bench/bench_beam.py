@@ -32,7 +32,7 @@ from beam_jobs.report import STAGES
 run, count, workers, tasks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 options = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
 start = time.monotonic()
-summaries = scale.build(run, count, workers=1, tasks=tasks, seed=0, beam=options)[:3]
+summaries = scale.build(run, count, workers=1, tasks=tasks, seed=0, options=options)[:3]
 print(json.dumps({
     "seconds": sum(s.seconds for s in summaries),
     "work": sum(s.work_seconds for s in summaries),

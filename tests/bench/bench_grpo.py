@@ -33,7 +33,8 @@ import jax
 import numpy as np
 
 from model.config import ModelConfig
-from model.engine import Engine, Generation
+from model.engine import Engine
+from model.slots import Generation, Slots
 from model.transformer import init_params, make_graphdef
 from rl.advantages import group_advantages
 from rl.batch import Sample, micro_batches, pack
@@ -79,7 +80,7 @@ class Ours:
         self.learner = Learner(policy.score, LearnerConfig(optimizer=optimizer, **knobs))
         self.state = self.learner.init(params)
         # no token is -1, so none ends a turn
-        self.engine = Engine(config, params, slots=self.slots, max_len=self.length, eos_id=-1)
+        self.engine = Slots(Engine(config, params, slots=self.slots, max_len=self.length, eos_id=-1))
 
     def sample(self, step: int) -> list[tuple[list[int], Generation]]:
         """Each prompt with what was sampled after it."""

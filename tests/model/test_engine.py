@@ -10,6 +10,7 @@ from flax import nnx
 
 from model.engine import Engine
 from model.sampling import BLOCK, invert, sample
+from model.slots import Slots
 from model.transformer import TokenBatch, init_params, make_graphdef, token_logprobs
 
 EOS = 9
@@ -24,13 +25,13 @@ def sharp(config):
 
 @pytest.fixture(scope="module")
 def engine(config, sharp):
-    return Engine(config, sharp, slots=8, shard=4, max_len=256, eos_id=EOS)
+    return Slots(Engine(config, sharp, slots=8, shard=4, max_len=256, eos_id=EOS))
 
 
 @pytest.fixture(autouse=True)
 def free(engine):
     yield
-    for slot in range(engine.slots):
+    for slot in range(engine.engine.slots):
         engine.free_resource(slot)
 
 
@@ -125,7 +126,7 @@ def test_a_turn_ends_at_its_end_its_limit_or_a_full_slot(config, sharp, engine):
     assert (limit.stopped, full.stopped) == (False, False)
     assert (len(limit.tokens), len(full.tokens)) == (5, 6)
     assert engine.length(1) == 256
-    ending = Engine(config, sharp, slots=1, max_len=256, eos_id=limit.tokens[2])
+    ending = Slots(Engine(config, sharp, slots=1, max_len=256, eos_id=limit.tokens[2]))
     ending.insert(ending.prefill(ids(30)), 0)
     (out,) = ending.generate([0], [13], max_new=50)
     assert out.stopped
@@ -216,6 +217,7 @@ def test_the_draw_depends_on_seed_and_position_only():
     keys = jax.vmap(lambda s: jax.random.key_data(jax.random.key(s)))(jnp.array([4, 4, 5]))
     tokens, logp = sample(logits, keys, jnp.array([9, 9, 9]), jnp.float32(1))
     assert tokens[0] == tokens[1] != tokens[2]
+    assert logp.shape == (3, 300)
     np.testing.assert_allclose(logp, -np.log(300), rtol=1e-6)
     later, _ = sample(logits, keys, jnp.array([10, 9, 9]), jnp.float32(1))
     assert later[0] != tokens[0]

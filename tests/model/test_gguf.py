@@ -186,6 +186,7 @@ def test_smollm2_has_transformers_tokens(smollm2):
 def test_smollm2_has_transformers_numbers(smollm2):
     """Logits of transformers' own dequantization, and its greedy answer."""
     from model.engine import Engine
+    from model.slots import Slots
 
     file, folder = smollm2
     config, params, tokenizer = hf.load_policy(folder)
@@ -198,7 +199,7 @@ def test_smollm2_has_transformers_numbers(smollm2):
     with torch.no_grad():
         logits = theirs(torch.tensor([row])).logits[0].numpy()
     np.testing.assert_allclose(our_logits(config, params, row), logits, atol=1e-3)  # logits reach 30
-    engine = Engine(config, params, slots=1, max_len=128, eos_id=tokenizer.eos_id)
+    engine = Slots(Engine(config, params, slots=1, max_len=128, eos_id=tokenizer.eos_id))
     engine.insert(engine.prefill(row), 0)
     (out,) = engine.generate([0], [0], temperature=0.0, max_new=24)
     continued = theirs.generate(torch.tensor([row]), max_new_tokens=24, do_sample=False, eos_token_id=2)

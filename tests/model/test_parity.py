@@ -18,6 +18,7 @@ from flax import nnx
 from model import hf
 from model.config import ModelConfig
 from model.engine import Engine
+from model.slots import Slots
 from model.tokens import ChatTemplate, tool_text
 from model.transformer import make_graphdef
 
@@ -101,7 +102,7 @@ def test_the_same_logits_and_greedy_tokens(theirs):
     row = ids(150)  # past the 64 positions before rope scaling, and more than one chunk of attention
     np.testing.assert_allclose(our_logits(config, params, row), their_logits(model, row), atol=TOLERANCE)
 
-    engine = Engine(config, params, slots=1, max_len=256, eos_id=-1)
+    engine = Slots(Engine(config, params, slots=1, max_len=256, eos_id=-1))
     engine.insert(engine.prefill(row[:100]), 0)
     (ours,) = engine.generate([0], [0], temperature=0.0, max_new=64)
     continued = model.generate(
@@ -149,7 +150,7 @@ def test_the_shipped_policy_answers_the_same_in_transformers(tools, tmp_path):
     )
     assert theirs == prompt
 
-    engine = Engine(config, params, slots=1, max_len=1024, eos_id=tokenizer.eos_id)
+    engine = Slots(Engine(config, params, slots=1, max_len=1024, eos_id=tokenizer.eos_id))
     engine.insert(engine.prefill(prompt), 0)
     (ours,) = engine.generate([0], [0], temperature=0.0, max_new=64)
     continued = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model.attention import see_segments
 from model.engine import Engine
 from model.scoring import score_targets
+from model.slots import Slots
 from model.splash import splash
 from model.transformer import (
     REMAT,
@@ -74,7 +75,7 @@ def test_the_engine_decodes_stacked_layers(config, params):
     outs = []
     for how in (config, dataclasses.replace(config, scan_layers=True)):
         here = stack_layers(params) if how.scan_layers else params
-        engine = Engine(how, here, slots=1, max_len=128, eos_id=-1)
+        engine = Slots(Engine(how, here, slots=1, max_len=128, eos_id=-1))
         engine.insert(engine.prefill(list(range(10, 40))), 0)
         outs += engine.generate([0], [3], max_new=8)
     assert outs[0].tokens == outs[1].tokens
@@ -96,7 +97,7 @@ def test_bfloat16_keeps_float32_weights_gradients_and_scores(config, params, pla
 def test_sampler_and_trainer_agree_in_bfloat16(config, params):
     """Rule 3 where products are rounded: the cache holds what the trainer's attention sees."""
     config = dataclasses.replace(config, compute_dtype="bfloat16")
-    engine = Engine(config, params, slots=1, max_len=64, eos_id=-1)
+    engine = Slots(Engine(config, params, slots=1, max_len=64, eos_id=-1))
     prompt = list(range(10, 30))
     engine.insert(engine.prefill(prompt), 0)
     (out,) = engine.generate([0], [3], max_new=12)

@@ -23,12 +23,13 @@ def call(tool, **arguments) -> ToolStep:
 
 @pytest.fixture(scope="module")
 def engine(policy):
-    return Puppet(policy, slots=8, max_len=640)
+    with Puppet(policy, slots=8, max_len=640) as driver:
+        yield driver
 
 
 def play(engine, pool, scripts, tasks, limits=LIMITS):
-    """One episode a script, in slots 0, 1, ..."""
-    engine.script = {slot: list(turns) for slot, turns in enumerate(scripts)}
+    """One episode a script, in order."""
+    engine.play(scripts)
     jobs = [EpisodeJob(task, sample, seed=7 + sample) for sample, task in enumerate(tasks)]
     return run_episodes(engine, engine.template, jobs, pool, limits)
 
@@ -111,7 +112,7 @@ def test_rule_8_members_of_a_group_start_alike_and_never_meet(engine, pool, bund
 
 def test_rule_9_every_sampled_turn_carries_the_version_of_its_weights(engine, pool, tasks):
     script = [call("get_book", book_id="B-1"), answer_text(2)]
-    engine.update_weights(engine.params, version=41)
+    engine.update_weights(engine.engine.params, version=41)
     (t,) = play(engine, pool, [script], tasks[:1])
     assert [turn.policy_version for turn in t.turns] == [None, 41, None, 41]
 

@@ -1,11 +1,14 @@
 """The scripted solver really executes; its mistakes are stated, seeded, and judged like anyone's."""
 
+from types import SimpleNamespace
+
 import library
 import pytest
 
-from synth.errors import InfrastructureError
+from synth.author.online.solver import LLMSolver
+from synth.errors import CallerError, EnvironmentFault, InfrastructureError
 from synth.replay import perturbed, replay
-from synth.solver import ScriptedSolver, filter_solvable
+from synth.solver import Attempt, ScriptedSolver, filter_solvable
 from synth.types import Verdict
 from synth.verify import canonical, parse_answer, verify
 
@@ -114,6 +117,54 @@ def test_the_filter_drops_what_is_not_solved(lib):
     solved = kept(lib, [unsolvable, good], ScriptedSolver(error_rate=0.0))
     assert [s.task.id for s in solved] == ["good"]
     assert solved[0].task.solve_rate == 1.0
+
+
+def test_a_model_whose_context_is_full_has_failed_a_try(lib):
+    class Full:
+        settings = SimpleNamespace(solver_model=None, model="small")
+
+        def complete(self, *_, **__):
+            raise EnvironmentFault("the prompt is longer than the model takes")
+
+    task = library.read_task(lib.bundle)
+    attempt = LLMSolver(Full()).attempt(lib.bundle, lib.server, task, 0, lib.verifier)  # type: ignore[arg-type]
+    assert attempt.answer is None
+    assert not attempt.verdict.passed
+    assert attempt.verdict.error is None
+
+
+class Sometimes:
+    """A solver that is right in the first ``right`` of five attempts."""
+
+    label = "sometimes"
+
+    def __init__(self, right):
+        self.right = right
+
+    def attempt(self, bundle, server, task, number, verifier_server):
+        passed = Verdict(passed=number < self.right)
+        return Attempt(task.id, number, None, task.chain, task.reference_answer, passed)
+
+
+@pytest.mark.parametrize(
+    ("right", "stays"), [(1, False), (2, True), (4, True), (5, False)], ids=lambda x: str(x)
+)
+def test_an_upper_bound_drops_what_is_always_solved(lib, right, stays):
+    task = library.read_task(lib.bundle)
+    solved = kept(lib, [task], Sometimes(right), most=4)
+    assert bool(solved) == stays
+    assert kept(lib, [task], Sometimes(5)), "without a bound all-pass tasks stay"
+
+
+def test_infrastructure_errors_count_neither_for_nor_against_the_bound(lib):
+    task = library.read_task(lib.bundle)
+    assert kept(lib, [task], Flaky(3, "verdict"), most=5)
+    assert kept(lib, [task], Flaky(3, "verdict"), most=4) == [], "five of five that were attempts"
+
+
+def test_bounds_that_nothing_meets_are_the_callers_mistake(lib):
+    with pytest.raises(CallerError, match="at least 2 and at most 1"):
+        kept(lib, [], Sometimes(1), most=1)
 
 
 class Flaky:

@@ -224,6 +224,9 @@ def test_build_shows_the_funnel_in_words(data, tmp_path):
     assert "serves documentation only" in text
     assert "portrait.html" in text
     assert "unknown.json: no known layout" in text
+    assert "second level" in text, "the portrait: a row a class"
+    assert text.count("█") >= 2
+    assert "duplicates: 1 same text" in text
 
 
 def test_a_first_word_that_is_no_command_is_listed(data, tmp_path):

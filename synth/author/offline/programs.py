@@ -109,9 +109,29 @@ class Desk:
             f"    before = {{r[{pk!r}]: r for r in initial.rows({self.ledger.name!r})}}\n"
             f"    after = {{r[{pk!r}]: r for r in final.rows({self.ledger.name!r})}}\n"
             f"    for key in touched:\n"
-            f'        checks.append((f"{{key}} is {status}", after.get(key, {{}}).get("status") == {status!r}, str(after.get(key))))\n'
+            f'        wanted = {{**before[key], "status": {status!r}}}\n'
+            f'        checks.append((f"{{key}} is {status}, as it was otherwise", after.get(key) == wanted, str(after.get(key))))\n'
             f"    others = [k for k in before if k not in touched and before[k] != after.get(k)]\n"
             f'    checks.append(("other lines as before", not others and set(after) == set(before), str(others)))\n'
+        )
+
+    def verify_stock(self, change: str) -> str:
+        """A check that every stock is as before, apart from what ``change`` (source of {key: units}) says."""
+        return (
+            f"    change = {change}\n"
+            f"    stocks = {{r[{self.key!r}]: r for r in initial.rows({self.stock.name!r})}}\n"
+            f"    stray = [r for r in final.rows({self.stock.name!r}) if r != {{**stocks[r[{self.key!r}]], "
+            f"{self.left!r}: stocks[r[{self.key!r}]][{self.left!r}] + change.get(r[{self.key!r}], 0)}}]\n"
+            f'    checks.append(("stock follows, others as before", not stray, str(stray)))\n'
+        )
+
+    def verify_old_lines(self, touched: str) -> str:
+        """A check that every line that was there is as before, apart from the ``touched`` ones (source of a set)."""
+        pk = self.ledger.primary_key
+        return (
+            f"    now = {{r[{pk!r}]: r for r in final.rows({self.ledger.name!r})}}\n"
+            f"    moved = [r for r in initial.rows({self.ledger.name!r}) if r[{pk!r}] not in {touched} and now.get(r[{pk!r}]) != r]\n"
+            f'    checks.append(("other lines as before", not moved, str(moved)))\n'
         )
 
 
@@ -142,7 +162,7 @@ def cancel_all(d: Desk) -> ProgramDraft | None:
         VERIFY_HEAD + d.verify_lines(row[d.key])
         + f"    touched = {{r[{pk!r}] for r in lines if r['status'] == {status!r}}}\n"
         f"    expected = sum(r[{q!r}] for r in lines if r['status'] == {status!r})\n"
-        + VERIFY_ANSWER + d.verify_status(d.workflow[3])
+        + VERIFY_ANSWER + d.verify_status(d.workflow[3]) + d.verify_stock(f"{{{row[d.key]!r}: expected}}")
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(s=status, u=d.ledger.singular, us=d.ledger.plural, w=who, q=d.q.label)
@@ -187,8 +207,7 @@ def branch_cancel(d: Desk) -> ProgramDraft | None:
         f"    else:\n"
         f"        new = [r for r in after if r[{pk!r}] not in known]\n"
         f'        checks.append(("one new line", len(new) == 1 and new[0][{d.q.name!r}] == {n}, str(new)))\n'
-        f"    stock = next(r[{d.left!r}] for r in final.rows({d.stock.name!r}) if r[{d.key!r}] == {row[d.key]!r})\n"
-        f'    checks.append(("stock follows", stock == expected, f"{{stock}}, expected {{expected}}"))\n'
+        + d.verify_stock(f"{{{row[d.key]!r}: expected - left}}") + d.verify_old_lines("waiting[:1]")
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     article = text.format(s=status, u=d.ledger.singular, w=who, q=d.q.label, n=n)
@@ -303,8 +322,7 @@ def level_stock(d: Desk) -> ProgramDraft | None:
         f"    expected = before[giver] - {n}\n" + VERIFY_ANSWER
         + f'    checks.append(("giver", after[giver] == before[giver] - {n}, str(after[giver])))\n'
         f'    checks.append(("taker", after[taker] == before[taker] + {n}, str(after[taker])))\n'
-        f"    others = [k for k in before if k not in (one, two) and before[k] != after.get(k)]\n"
-        f'    checks.append(("other stocks as before", not others, str(others)))\n'
+        + d.verify_stock(f"{{giver: -{n}, taker: {n}}}")
         + VERIFY_STATE.format(allowed=names(d.stock.name))
     )  # fmt: skip
     both = (a[d.name.name], b[d.name.name])
@@ -385,6 +403,7 @@ def create_each(d: Desk) -> ProgramDraft | None:
         f'    checks.append(("sizes", all(r[{d.q.name!r}] == {n} for r in new), str(new)))\n'
         f"    gone = len(known) + len(new) != len(final.rows({d.ledger.name!r}))\n"
         f'    checks.append(("no line lost", not gone, ""))\n'
+        + d.verify_stock(f"{{key: -{n} for key in {keys!r}}}") + d.verify_old_lines("()")
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(u=d.ledger.singular, n=n, q=d.q.label, a=both[0], b=both[1])
@@ -418,6 +437,7 @@ def guarded_create(d: Desk) -> ProgramDraft | None:
         f"    new = [r for r in final.rows({d.ledger.name!r}) if r[{d.ledger.primary_key!r}] not in known]\n"
         f"    fits = [r[{d.key!r}] == {row[d.key]!r} and r[{d.q.name!r}] == {n} for r in new]\n"
         f'    checks.append(("lines", len(new) == (1 if wanted else 0) and all(fits), str(new)))\n'
+        + d.verify_stock(f"{{{row[d.key]!r}: -wanted}}") + d.verify_old_lines("()")
         + VERIFY_STATE.format(allowed=names(d.ledger.name, d.stock.name))
     )  # fmt: skip
     instruction = text.format(w=who, k=bar, q=d.q.label, u=d.ledger.singular, n=n)

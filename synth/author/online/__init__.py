@@ -1,14 +1,15 @@
 """The author that asks a language model, behind the same protocol as the procedural one.
 
-One module a role: ``miner``, ``enrich`` (complexification), ``toolsmith``, ``tasks`` (both routes) and
-``solver`` (of the 2-of-5 filter). Every exchange is kept (:mod:`synth.author.store`), so a run that goes on
-asks nothing twice; whatever a model wrote runs in the sandbox only.
+One module a role: ``miner``, ``enrich`` (complexification), ``toolsmith``, ``tasks`` (both routes),
+``solver`` (of the 2-of-5 filter) and ``diagnosis``. Every exchange is kept (:mod:`synth.author.store`), so a
+run that goes on asks nothing twice; whatever a model wrote runs in the sandbox only.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from synth.author import prompting
 from synth.author.base import Executed, ProgramDraft, Worded, World
@@ -16,8 +17,11 @@ from synth.author.llm import LLM, Settings
 from synth.author.store import content_hash
 from synth.author.web import Browser, FolderCorpus, Recorded, Search
 from synth.errors import CallerError
-from synth.types import Database, Guide, Theme, Tool
+from synth.types import Database, Diagnosis, Guide, Theme, Tool
 from synth.verify import canonical
+
+if TYPE_CHECKING:
+    from synth.author.online.diagnosis import Case
 
 
 class LLMAuthor:
@@ -80,6 +84,14 @@ class LLMAuthor:
         from synth.author.online.tasks import write_program
 
         return write_program(self.llm, world, guide, rng)
+
+    def diagnose(
+        self, found: Diagnosis, cases: Sequence[Case], about: dict[str, Any], seed: int
+    ) -> Diagnosis:
+        """A round's diagnosis, read from its failed episodes; see :mod:`synth.author.online.diagnosis`."""
+        from synth.author.online.diagnosis import Diagnostician
+
+        return Diagnostician(self.llm, found, cases, about, seed).run()
 
     def _configured(self) -> tuple[Search, Browser]:
         """The web that the settings name, read through the store."""

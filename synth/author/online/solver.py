@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from synth.author import prompting
 from synth.author.agent import AgentTool, run_agent
 from synth.author.asking import Mend, read_json
-from synth.author.llm import LLM, Refused, Reply
-from synth.errors import CallerError
+from synth.author.llm import LLM, Reply
+from synth.errors import CallerError, EnvironmentFault
 from synth.solver import Attempt
 from synth.types import Check, ToolStep, Verdict
 from synth.verify import parse_answer, verify
@@ -70,7 +70,7 @@ class LLMSolver:
                     model=self.model,
                 )
                 answer = _answer(outcome.text)
-            except Refused:
+            except EnvironmentFault:  # it declines, or the conversation outgrew its context: a failed try
                 answer = None
             final = None if episode.dead is not None else episode.snapshot()
         if final is None:

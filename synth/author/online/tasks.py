@@ -20,8 +20,9 @@ from synth.author.llm import LLM, Refused
 from synth.author.offline.wording import criteria_for
 from synth.author.online import schema
 from synth.leaks import find_leaks
+from synth.told import says_value
 from synth.types import Guide
-from synth.verify import canonical, fold, is_number
+from synth.verify import canonical, fold
 
 SHAPES = (
     "a loop over a list, with a condition on each item",
@@ -30,7 +31,6 @@ SHAPES = (
     "a comparison of two or more entities, then one change",
     "several changes in an order that matters",
 )
-SPOKEN = "zero one two three four five six seven eight nine ten eleven twelve"
 HARDER = ("plainly", "plainly", "hide one clue behind a description of it")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
@@ -114,24 +114,13 @@ def _require_told(world: World, steps: list[Executed], instruction: str) -> None
         schema_ = world.tools[step.step.tool].input_schema["properties"]
         for name, value in step.step.arguments.items():
             source = step.sources.get(name)
-            if source is None and "enum" not in schema_[name] and not _says(text, value):
+            if source is None and "enum" not in schema_[name] and not says_value(text, value):
                 raise Mend(f"step {number} needs {value!r} ({name.replace('_', ' ')}), which nothing says")
             hidden = source is not None and value not in said and isinstance(value, str)
-            if hidden and len(value) >= 3 and _says(text, value):
+            if hidden and len(value) >= 3 and says_value(text, value):
                 raise Mend(
                     f"the instruction gives away {value!r}, which step {number} gets from another call"
                 )
-
-
-def _says(text: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return True  # a flag is said in other words
-    if is_number(value):
-        numbers = {float(n.replace(",", "")) for n in re.findall(r"\d[\d,]*(?:\.\d+)?", text)}
-        return float(abs(value)) in numbers or (
-            value in range(13) and SPOKEN.split()[int(value)] in text.split()
-        )
-    return re.search(rf"(?<!\w){re.escape(fold(str(value)))}(?!\w)", text) is not None
 
 
 # --- program route ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import lake_diagnosis
 import lake_world as world
 
 from synth.author.settings import Settings
@@ -103,7 +104,7 @@ class Scripted:
         """Which fault of the provider this arrival meets."""
         if not (self.misbehave and first) or len(request["messages"]) > 2:
             return None
-        kind = {"mine": "busy", "tool_design": "broken", "enrich": "slow"}.get(prompt)
+        kind = {"mine": "busy", "tool_design": "broken", "enrich": "slow", "diagnose": "broken"}.get(prompt)
         if kind:
             with self.lock:
                 self.faults[kind] += 1
@@ -114,6 +115,8 @@ class Scripted:
         turn = sum(m["role"] == "assistant" for m in messages)
         if prompt == "mine":
             return calls_of(world.mining(turn)), "tool_calls"
+        if prompt == "diagnose":
+            return calls_of(lake_diagnosis.diagnosis(messages, turn)), "tool_calls"
         if prompt == "solve":
             return self.solve(request, turn)
         if self.misbehave and turn == 0:

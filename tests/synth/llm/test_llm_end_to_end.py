@@ -1,16 +1,21 @@
-"""Every role through LiteLLM and real HTTP: theme -> database -> complexified -> tools -> tasks -> filter.
+"""Every role through LiteLLM and real HTTP, from a theme to the diagnosis.
 
-The endpoint misbehaves on the way (busy, broken, slow, malformed, cut off, declining, wrong code, an
-invented row, a weak verifier); what comes out has passed the same gates as anybody's work.
+theme -> database -> complexified -> tools -> tasks of both routes -> filter -> diagnosis. The endpoint
+misbehaves on the way (busy, broken, slow, malformed, cut off, declining, wrong code, an invented row, a weak
+verifier, an invented quote); what comes out has passed the same gates as anybody's work.
 """
 
 import json
+import zlib
 
 import pytest
 import scripted_llm as scripted
+from lake_diagnosis import GUIDE, WHY, episode_of
 from lake_world import FALSE_ROW, LAKES, THEME
 from scripted_llm import settings_for
 
+from arena.diagnose import diagnose_by
+from arena.evaluate import score
 from synth import tasks_graph, tasks_program
 from synth.admission import check_bundle, check_task, validate_environment
 from synth.author import make_author
@@ -46,7 +51,17 @@ class Run:
             drafts = [*self.graph, *self.programs]
             self.sound = [t for t in drafts if not check_task(env, self.bundle, t, judge)]
             server.gold = {t.instruction: (t.chain, t.reference_answer) for t in self.sound}
-            self.solved = filter_solvable(self.bundle, env, self.sound, self.author.solver(), judge)
+            solver = self.author.solver()
+            self.solved = filter_solvable(self.bundle, env, self.sound, solver, judge)
+            tries = [(t, solver.attempt(self.bundle, env, t, n, judge)) for t in self.sound for n in range(5)]
+            self.episodes = [episode_of(env, task, attempt) for task, attempt in tries]
+        self.round = score(self.episodes, self.sound, 5, "filter", {})
+        self.diagnosis = self.diagnose(self.author)
+
+    def diagnose(self, author):
+        kinds = {"lake_permits": {tool.name: tool.meta["kind"] for tool in self.bundle.tools}}
+        manifests = [self.bundle.manifest]
+        return diagnose_by(author, self.round, self.episodes, self.sound, manifests, kinds)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +94,6 @@ def test_every_cell_of_the_mined_database_is_traced_to_a_file(run):
 
 def test_the_planted_false_row_was_refused(run):
     with run.author.llm.store._open() as db:
-        import zlib
-
         requests = [zlib.decompress(r).decode() for (r,) in db.execute("SELECT request FROM exchanges")]
     told = [r for r in requests if "lakes refused: 1 of 2 rows not found" in r]
     assert told
@@ -137,6 +150,32 @@ def test_tasks_of_both_routes_pass_gates_and_filter(run):
         assert all(attempt.calls == solved.task.chain for attempt in solved.passing)
 
 
+def test_the_diagnosis_is_read_from_the_episodes_and_holds(run):
+    (weak,) = run.diagnosis.weaknesses
+    counted = run.diagnose(make_author("offline"))
+    assert counted.author == "offline"
+    assert run.diagnosis.author == "llm:scripted-8b"
+    assert (weak.pass_rate, weak.error_kinds) == (0.6, counted.weaknesses[0].error_kinds), (
+        "counts stay counts"
+    )
+    assert weak.why == WHY
+    (guide,) = weak.guides
+    assert guide.text == GUIDE
+    assert guide.id == f"lake_permits.{next(k for k in weak.error_kinds if guide.id.endswith(k))}"
+    name = weak.evidence[0].split(":")[0]
+    assert any(f"{e.task_id}#{e.sample}" == name and e.verdict.passed is False for e in run.episodes)
+
+
+def test_invented_quotes_values_and_kinds_are_told_back_to_the_diagnostician(run):
+    with run.author.llm.store._open() as db:
+        packed = db.execute("SELECT request FROM exchanges WHERE stage = 'diagnosis'").fetchall()
+    longest = max((zlib.decompress(r).decode() for (r,) in packed), key=len)
+    assert "does not stand in" in longest
+    assert "is a value of a measured task" in longest
+    assert "not counted there" in longest
+    assert "steps must be 1 to" in longest
+
+
 def test_no_two_tasks_ask_the_same(run):
     assert len({json.dumps([c.model_dump() for c in t.chain]) for t in run.graph}) == len(run.graph)
 
@@ -145,7 +184,9 @@ def test_the_ledger_adds_up_to_what_the_endpoint_answered(run):
     lines = run.author.llm.store.ledger()
     assert sum(line.exchanges for line in lines) == run.server.paid.total()
     assert sum(line.tokens_in for line in lines) == 100 * run.server.paid.total()
-    assert {line.stage for line in lines} == {"mine", "complexify", "tools", "tasks", "filter"}
+    assert {line.stage for line in lines} == {
+        *("mine", "complexify", "tools", "tasks", "filter", "diagnosis")
+    }
     assert max(run.server.paid.values()) == 1
 
 
@@ -155,6 +196,7 @@ def test_a_second_run_pays_nothing_and_makes_the_same(run, tmp_path):
     assert mine(THEME, 0, author) == run.mined
     assert complexify(run.mined, THEME, author, 0) == run.db
     assert make_environment(run.db, THEME, author, 0).tools == run.env.tools
+    assert run.diagnose(author) == run.diagnosis
     assert run.server.paid.total() == before
 
 

@@ -14,6 +14,7 @@ from synth.author.online.intake import take
 from synth.author.online.scratch import run_python
 from synth.author.web import FolderCorpus
 from synth.complexify import coverage, depth, gaps
+from synth.told import says_value
 from synth.types import Database, ToolStep
 
 
@@ -191,9 +192,9 @@ def test_wordings_that_are_refused(chain, text, answer, message):
 
 @given(st.integers(0, 10**6))
 def test_numbers_are_said_in_figures_or_up_to_twelve_in_words(n):
-    assert tasks._says(f"take {n:,} of them", n)
-    assert tasks._says("take three of them", 3)
-    assert not tasks._says("take four of them", n + 5)
+    assert says_value(f"take {n:,} of them", n)
+    assert says_value("take three of them", 3)
+    assert not says_value("take four of them", n + 5)
 
 
 # --- the sandbox ----------------------------------------------------------------------------------

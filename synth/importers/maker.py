@@ -1,0 +1,387 @@
+"""Tasks for an imported environment, made without anybody's help, verified like all others.
+
+    explore     every proven read, varied, is run once on the pristine state; results are kept
+    questions   facts of the state (:mod:`synth.importers.facts`), asked in words; the gold calls are a walk
+    of the
+                tool graph to a result that really holds the answer
+    writes      proven writes with other values, told in words; judged by what they change
+    programs    :mod:`synth.importers.programs`: loops, branches and sums over the same
+
+Every draft goes through replay and all gates (:func:`synth.importers.tasks.judge`); what fails is counted
+with its reason. The same bundle, seed and count give the same tasks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from synth.env.mcp_client import McpEnvServer
+from synth.env.verifier import VerifierServer
+from synth.errors import InfrastructureError
+from synth.importers.phrasing import capital, order, shown, singular, values, words
+from synth.importers.tasks import RawTask, judge_all
+from synth.importers.walks import Known, Read, Records, Variation, lead_up, scalars
+from synth.types import Task, Tool, ToolCase, ToolStep
+from synth.verify import canonical, is_number
+
+VARIATIONS = 8  # ours: variations of a proven read that are run
+LONGEST = 60  # characters of a value that is asked for
+DRAFTS = 6  # ours: drafts a wanted task
+_HASH = re.compile(r"[0-9a-f]{12,}|refs/\S+|ref: \S+")
+_SQL = re.compile(r"\s*(SELECT|UPDATE|DELETE)\b", re.IGNORECASE)
+
+
+@dataclass
+class Workshop:
+    """One environment being looked at: what it holds, and what its reads answer."""
+
+    server: McpEnvServer
+    seed: int
+    known: Known = field(init=False)
+    linked: set[tuple[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known = Known.of(self.server.bundle)
+        graph = self.server.bundle.graph
+        self.linked = {(e.source, e.target) for e in graph.edges if e.weight > 1} if graph else set()
+
+    def rng(self, *parts: object) -> random.Random:
+        return random.Random(":".join(map(str, (self.seed, self.server.bundle.manifest.digest, *parts))))
+
+    def proven(self, tool: Tool, writes: bool) -> list[ToolCase]:
+        """Calls that worked, and changed the state or didn't."""
+        return [c for c in tool.cases if c.error is None and bool(c.changes) == writes]
+
+    @property
+    def tools(self) -> list[Tool]:
+        return list(self.server.tools.values())
+
+    @cached_property
+    def sql(self) -> dict[bool, tuple[Tool, str]]:
+        """By whether it writes: a tool that takes SQL, and the parameter's name."""
+        found: dict[bool, tuple[Tool, str]] = {}
+        for tool in self.tools:
+            for case in tool.cases:
+                for name, value in case.arguments.items():
+                    if case.error is None and isinstance(value, str) and _SQL.match(value):
+                        found.setdefault(bool(case.changes), (tool, name))
+        return found
+
+    @cached_property
+    def reads(self) -> list[Read]:
+        """All reads that were run, shortest result first."""
+        steps: dict[str, ToolStep] = {}
+        for tool in self.tools:
+            for index, case in enumerate(self.proven(tool, False)):
+                made = [case.arguments]
+                if tool.read_only:
+                    rng = self.rng("read", tool.name, index)
+                    made += [
+                        Variation(self.known, tool, case.arguments, rng).arguments for _ in range(VARIATIONS)
+                    ]
+                if tool.read_only or any(
+                    isinstance(v, str) and _SQL.match(v) for v in case.arguments.values()
+                ):
+                    for arguments in made:
+                        step = ToolStep(tool=tool.name, arguments=arguments)
+                        steps.setdefault(canonical(step.model_dump()), step)
+        return sorted(self.run(list(steps.values())), key=lambda read: len(read.text))
+
+    def run(self, steps: list[ToolStep]) -> list[Read]:
+        """Reads that work, in one episode."""
+        found = []
+        with self.server.open(0) as episode:
+            for step in steps:
+                try:
+                    result = episode.call(step.tool, step.arguments)
+                except InfrastructureError:
+                    break
+                if result.ok:
+                    found.append(Read(step, result.value, canonical(result.value)))
+        return found
+
+    @cached_property
+    def tables(self) -> Records:
+        """Tables that can be asked about: three records or more, and a column that tells them apart."""
+        return {t: r for t, r in self.known.records.items() if len(r) >= 3 and naming(r) is not None}
+
+    def context(self, step: ToolStep) -> str:
+        """Where to look, in words: the file or folder that a call is about."""
+        cases = self.server.tools[step.tool].cases
+        for value in scalars(step.arguments):
+            if isinstance(value, str) and f"{value}/" in self.known.paths:
+                return f"In the folder {value}: "
+            if isinstance(value, str) and value in self.known.paths:
+                constant = value in step.arguments.values() and all(
+                    value in c.arguments.values() for c in cases
+                )
+                return f"In {value}: " if constant else f"In the folder {value.rpartition('/')[0]}: "
+        return ""
+
+
+def naming(records: list[dict[str, Any]]) -> str | None:
+    """The column whose text tells the records apart."""
+    for column in records[0]:
+        cells = [r.get(column) for r in records]
+        if (
+            column != "name_of_file"
+            and all(isinstance(c, str) and askable(c) for c in cells)
+            and len(set(cells)) == len(cells)
+        ):
+            return column
+    return None
+
+
+def askable(value: Any) -> bool:
+    """A value that a person may say or be told."""
+    if isinstance(value, str):
+        text = value.strip()
+        return (
+            0 < len(text) <= LONGEST
+            and "\n" not in text
+            and not _HASH.fullmatch(text)
+            and text[0] not in "{["
+        )
+    return is_number(value)
+
+
+# --- drafts -----------------------------------------------------------------------------------------
+
+
+def questions(shop: Workshop) -> Iterator[RawTask]:
+    """Endless drafts that ask for a fact."""
+    rng = shop.rng("questions")
+    names = sorted(shop.tables)
+    while names:
+        table = rng.choice(names)
+        records = shop.tables[table]
+        name = str(naming(records))
+        kind = rng.choice(("look up", "look up", "find", "count", "most"))
+        columns = [
+            c
+            for c in records[0]
+            if c not in (name, "name_of_file") and all(askable(r.get(c)) for r in records)
+        ]
+        if not columns:
+            names.remove(table)
+            continue
+        yield from _question(shop, table, records, name, rng.choice(columns), kind, rng)
+
+
+def _question(
+    shop: Workshop, table: str, records: list[dict[str, Any]], name: str, column: str, kind: str,
+    rng: random.Random
+) -> Iterator[RawTask]:  # fmt: skip
+    one, record, label = singular(table), rng.choice(records), words(column)
+    cells = [r[column] for r in records]
+    same = [r for r in records if r[column] == record[column]]
+    quoted = {c: '"' + c.replace('"', '""') + '"' for c in (table, name, column)}
+    if kind == "look up":
+        text = f"What is the {label} of the {one} {shown(record[name])}?"
+        needs, answer = [record[name], record[column]], record[column]
+        sql = f"SELECT {quoted[column]} FROM {quoted[table]} WHERE {quoted[name]} = {literal(record[name])}"
+    elif kind == "find" and len(same) == 1:
+        text = f"Which {one} has the {label} {shown(record[column])}? Answer with its {words(name)}."
+        needs, answer = [record[name], record[column]], record[name]
+        sql = f"SELECT {quoted[name]} FROM {quoted[table]} WHERE {quoted[column]} = {literal(record[column])}"
+    elif kind == "count" and len(same) > 1 and isinstance(record[column], str):
+        text = f"How many {one} entries have the {label} {shown(record[column])}? Answer with a number."
+        needs, answer = [r[name] for r in same], len(same)
+        sql = f"SELECT COUNT(*) AS n FROM {quoted[table]} WHERE {quoted[column]} = {literal(record[column])}"
+    elif kind == "most" and all(map(is_number, cells)) and cells.count(max(cells)) == 1:
+        text = f"Which {one} has the highest {label}? Answer with its {words(name)}."
+        needs, answer = [*cells, *(r[name] for r in records)], records[cells.index(max(cells))][name]
+        sql = f"SELECT {quoted[name]} FROM {quoted[table]} ORDER BY {quoted[column]} DESC LIMIT 1"
+    else:
+        return
+    pattern = f"imported {kind}"
+    if False in shop.sql and rng.random() < 0.5:
+        tool, parameter = shop.sql[False]
+        step = ToolStep(tool=tool.name, arguments={parameter: sql})
+        before = _schema_reads(shop, table) if rng.random() < 0.6 else []
+        yield RawTask("", capital(text), _calls([*(r.step for r in before), step]), answer, pattern=pattern)
+        return
+    holding = [r for r in shop.reads if all(r.holds(v) for v in needs)][:3]
+    for read in rng.sample(holding, len(holding))[:1]:
+        told = shop.context(read.step) + text
+        chain = lead_up(read.step, told, shop.reads, shop.known, shop.linked)
+        if chain is not None and len(chain) < 4:
+            steps = [*chain, read]
+            enough = next(i for i, r in enumerate(steps, 1) if all(r.holds(v) for v in needs))
+            yield RawTask(
+                "", capital(told), _calls([r.step for r in steps[:enough]]), answer, pattern=pattern
+            )
+
+
+def _schema_reads(shop: Workshop, table: str) -> list[Read]:
+    """The shortest read that names a table: how an agent would learn what there is."""
+    found = [r for r in shop.reads if r.holds(table) and not any(map(_is_sql, scalars(r.step.arguments)))]
+    return found[:1]
+
+
+def _is_sql(value: Any) -> bool:
+    return isinstance(value, str) and _SQL.match(value) is not None
+
+
+def literal(value: Any) -> str:
+    """A value in SQL."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One write in words."""
+
+    step: ToolStep
+    text: str
+
+
+def writes(shop: Workshop, label: str) -> Iterator[Written]:
+    """Endless variations of proven writes, told in words."""
+    rng = shop.rng("writes", label)
+    cases = [(tool, case) for tool in shop.tools for case in shop.proven(tool, True)]
+    plain = [(t, c) for t, c in cases if not any(map(_is_sql, scalars(c.arguments)))]
+    while plain or True in shop.sql:
+        if True in shop.sql and (not plain or rng.random() < 0.3):
+            yield from _sql_write(shop, rng)
+            continue
+        tool, case = rng.choice(plain)
+        arguments = Variation(shop.known, tool, case.arguments, rng).arguments
+        told = values(arguments)
+        text = order(tool, other=rng.random() < 0.5) + (f", with {told}" if told else "")
+        yield Written(ToolStep(tool=tool.name, arguments=arguments), text)
+
+
+def _sql_write(shop: Workshop, rng: random.Random) -> Iterator[Written]:
+    tool, parameter = shop.sql[True]
+    for table in rng.sample(sorted(shop.tables), len(shop.tables))[:1]:
+        records = shop.tables[table]
+        name, record = str(naming(records)), rng.choice(records)
+        where = f'WHERE "{name}" = {literal(record[name])}'
+        numbers = [c for c in record if is_number(record[c]) and words(c) != "id"]
+        if numbers and rng.random() < 0.7:
+            column = rng.choice(numbers)
+            value = rng.randint(2, 90)
+            sql = f'UPDATE "{table}" SET "{column}" = {value} {where}'
+            text = f"set the {words(column)} of the {singular(table)} {shown(record[name])} to {value}"
+        else:
+            sql, text = (
+                f'DELETE FROM "{table}" {where}',
+                f"take out the {singular(table)} {shown(record[name])}",
+            )
+        yield Written(ToolStep(tool=tool.name, arguments={parameter: sql}), text)
+
+
+def changes(shop: Workshop) -> Iterator[RawTask]:
+    """Endless drafts that ask for one or two changes, some after a look."""
+    rng = shop.rng("changes")
+    source = writes(shop, "changes")
+    for first in source:
+        if rng.random() < 0.25:
+            second = next(source)
+            text = f"{capital(first.text)}. Then {second.text}."
+            yield RawTask("", text, _calls([first.step, second.step]), pattern="imported write twice")
+            continue
+        hidden = _hide(shop, first, rng) if rng.random() < 0.5 else None
+        if hidden is not None:
+            yield hidden
+        else:
+            yield RawTask("", f"{capital(first.text)}.", _calls([first.step]), pattern="imported write")
+
+
+def _hide(shop: Workshop, written: Written, rng: random.Random) -> RawTask | None:
+    """The same write with a record told by another of its values, which has to be looked up."""
+    for value in scalars(written.step.arguments):
+        if not isinstance(value, str) or written.text.count(shown(value)) != 1:
+            continue
+        for table, records in shop.tables.items():
+            name = naming(records)
+            record = next((r for r in records if r.get(str(name)) == value), None)
+            if record is None:
+                continue
+            options = [
+                c for c in record
+                if c not in (name, "name_of_file") and askable(record[c]) 
+                and [r.get(c) for r in records].count(record[c]) == 1
+                and str(record[c]) not in written.text
+            ]  # fmt: skip
+            if not options:
+                continue
+            column = rng.choice(options)
+            told = f"(that of the {singular(table)} with the {words(column)} {shown(record[column])})"
+            text = capital(written.text.replace(shown(value), told)) + "."
+            sources = [r for r in shop.reads if r.holds(value) and r.holds(record[column])]
+            for read in sources[:2]:
+                chain = lead_up(read.step, text, shop.reads, shop.known, shop.linked)
+                if chain is not None and len(chain) < 3:
+                    steps = [*(r.step for r in chain), read.step, written.step]
+                    return RawTask("", text, _calls(steps), pattern="imported look and write")
+    return None
+
+
+def _calls(steps: list[ToolStep]) -> list[dict[str, Any]]:
+    return [{"tool": s.tool, "args": s.arguments} for s in steps]
+
+
+# --- the whole ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Made:
+    """Tasks that hold, and why the others don't."""
+
+    tasks: list[Task]
+    refused: Counter[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tasks": len(self.tasks),
+            "routes": dict(Counter(t.route for t in self.tasks)),
+            "writes": sum(t.changes_state for t in self.tasks),
+            "patterns": dict(Counter(t.pattern for t in self.tasks)),
+            "tools": len({s.tool for t in self.tasks for s in t.chain}),
+            "refused": dict(self.refused.most_common()),
+        }
+
+
+def make(server: McpEnvServer, count: int, seed: int = 0) -> Made:
+    """Up to ``count`` tasks: a third each of questions, changes and programs, as far as they go.
+
+    Raises:
+        InfrastructureError: the sandbox failed.
+    """
+    from synth.importers.programs import drafts  # it needs this module
+
+    shop = Workshop(server, seed)
+    made = Made([], Counter())
+    seen: set[str] = set()
+    with VerifierServer(server.provider) as verifiers:
+        share = -(-count // 3)
+        made.tasks += drafts(shop, verifiers, share, made.refused, seen)
+        for source, wanted in ((changes(shop), share), (questions(shop), count)):
+            goal = min(count, len(made.tasks) + wanted)
+            for _, raw in zip(range(DRAFTS * wanted + 20), source, strict=False):
+                if len(made.tasks) >= goal:
+                    break
+                if raw.instruction in seen:
+                    continue
+                seen.add(raw.instruction)
+                tasks, rows = judge_all(server, [raw], verifiers, tool_names(server))
+                made.tasks += tasks
+                made.refused.update(_reason(row.why) for row in rows if row.outcome == "refused")
+    return made
+
+
+def tool_names(server: McpEnvServer) -> dict[str, str]:
+    """Tools by their names here: drafts use those already."""
+    return {name: name for name in server.tools}
+
+
+def _reason(why: str) -> str:
+    return re.sub(r'".*?"|\d+', "*", why)[:80]
