@@ -234,6 +234,33 @@ def import_bfcl(
     return _publish(bfcl.read(source, documents, entries, answers, class_name, count), out, tasks, json)
 
 
+@import_app.command("tau2")
+def import_tau2(
+    sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="The domain's tools.py, data_model.py.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Its db.json, tasks.json and policy.md.")],
+    out: FolderOption,
+    count: Annotated[int, typer.Option(min=1, help="Tasks to judge, from the first.")] = 10,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Records of each collection, beside those that tasks need.")
+    ] = None,
+    tasks: TasksOption = None,
+    license: LicenseOption = "MIT",
+    json: Json = False,
+) -> int:
+    """A domain of tau2-bench, with its tasks.
+
+    For measuring, never for training: tau2-bench is a benchmark. What the simulated user would say is told
+    at once. --rows makes big databases quick.
+
+    \b
+    Examples:
+      agent-world import tau2 tau2/domains/retail tau2/data/tau2/domains/retail --out b --rows 20
+    """
+    from synth.importers import tau2
+
+    return _publish([tau2.read(sources, data, count, rows, license)], out, tasks, json)
+
+
 @import_app.command("smollm2")
 def import_smollm2(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The new policy folder.")],

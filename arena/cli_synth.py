@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, ThemesFile, author_name
+from synth.errors import CallerError
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}  # Beam's options
 
@@ -198,6 +199,12 @@ def tasks(
     requests: Annotated[
         Path | None, typer.Option(help="A request file of 'agent-world evolve' instead of --count and --env.")
     ] = None,
+    difficulty: Annotated[
+        str | None, typer.Option(help="easy, medium or hard; lengths and kinds mixed if not given.")
+    ] = None,
+    most: Annotated[
+        float | None, typer.Option(help="Drop tasks solved in more than this share of the tries, as 0.8.")
+    ] = None,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
     llm: LlmFile = None,
@@ -211,6 +218,7 @@ def tasks(
     Examples:
       agent-world tasks RUN --count 40
       agent-world tasks RUN --tag heldout --env airport_slots --seed 7
+      agent-world tasks RUN --tag hard --difficulty hard --most 0.8
       agent-world tasks RUN --tag evolve1 --requests RUN/arena/01-after-grpo/requests.jsonl
     Options that are not listed here go to Beam.
     """
@@ -218,7 +226,13 @@ def tasks(
     from beam_jobs import synthesize as job
 
     name = author_name(author, llm)
+    if difficulty and requests:
+        raise CallerError("--difficulty or --requests, not both: a request says how long its tasks are")
     orders = task_orders(run, count, env or [], requests, seed)
+    if difficulty:
+        orders = [job.at_level(order, difficulty) for order in orders]
     with bar("tasks") as progress:
-        summary = job.run(run, orders, tag=tag, author=name, options=context.args, progress=progress)
+        summary = job.run(
+            run, orders, tag=tag, author=name, most=most, options=context.args, progress=progress
+        )
     return finish_stage(run, summary, json)

@@ -15,13 +15,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beam_jobs.models import open_author, spent
 from beam_jobs.stage import Element, Output, Progress, Stage, Summary, run_stage
 from beam_jobs.store import Store, in_threads, open_store, write_lines
+from synth.difficulty import guide_of, level_of
 from synth.errors import CallerError
 from synth.types import Guide, Manifest, SynthesisRequest, Task
 
@@ -42,6 +43,7 @@ class Order:
     guide: Guide | None = None
     program_share: float = 0.5  # ours: the paper states no share
     max_steps: int = 4  # ours: see synth.tasks_graph.MAX_STEPS
+    calls: tuple[int, int] | None = None  # of a program's solution; see synth.difficulty
 
 
 def orders(requests: Iterable[SynthesisRequest], seed: int) -> list[Order]:
@@ -50,6 +52,18 @@ def orders(requests: Iterable[SynthesisRequest], seed: int) -> list[Order]:
         Order(r.env_id, r.count, seed + n, r.guide, max_steps=r.guide.max_steps)
         for n, r in enumerate(requests)
     ]
+
+
+def at_level(order: Order, name: str) -> Order:
+    """The order with the knobs of a level of difficulty. Errors: see :func:`synth.difficulty.level_of`."""
+    level, guide = level_of(name), guide_of(name)
+    return replace(
+        order,
+        guide=guide,
+        program_share=level.program_share,
+        max_steps=guide.max_steps,
+        calls=level.calls,
+    )
 
 
 @contextmanager
@@ -66,7 +80,7 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
     """Write, gate and filter the tasks of one environment."""
     from synth.env.bundle import read_bundle
     from synth.env.serving import open_environment
-    from synth.solver import ScriptedSolver, filter_solvable
+    from synth.solver import ATTEMPTS, ScriptedSolver, filter_solvable
 
     counters: Counter[str] = Counter()
     with store.local(f"bundles/{payload['env_id']}") as path, open_environment(path) as server:
@@ -77,7 +91,9 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
         seed = payload["orders"][0]["seed"]
         own = getattr(author, "solver", None)  # an author that is a model tries the tasks itself
         solver = own(seed) if own else ScriptedSolver(error_rate=payload["error_rate"], seed=seed)
-        solved = filter_solvable(bundle, server, sound, solver, judge)
+        most = payload.get("most")  # a share; 1e-9, as 0.6 * 5 could fall short of 3
+        bound = None if most is None else int(most * ATTEMPTS + 1e-9)
+        solved = filter_solvable(bundle, server, sound, solver, judge, most=bound)
     counters["dropped_unsolved"] = len(sound) - len(solved)
     for kept in solved:
         counters["kept"] += 1
@@ -111,8 +127,9 @@ def _draft(
             bundle, server, author, seed, by_graph, guide, order["max_steps"], reject=reject
         )
         made += tasks_program.make_tasks(
-            bundle, server, author, seed, by_program, guide, verifier_server=judge, reject=reject
-        )
+            bundle, server, author, seed, by_program, guide,
+            verifier_server=judge, reject=reject, calls=order.get("calls"),
+        )  # fmt: skip
         counters["asked"] += order["count"]
         counters["drafted"] += len(made)
         for task in made:
@@ -148,15 +165,27 @@ STAGE = Stage("synthesize", version=1, work=work, tools=tools)
 
 
 def elements(
-    store: Store, wanted: Sequence[Order], *, tag: str, author: str, error_rate: float
+    store: Store,
+    wanted: Sequence[Order],
+    *,
+    tag: str,
+    author: str,
+    error_rate: float,
+    most: float | None = None,
 ) -> list[Element]:
     """One element an environment: all its orders under ``tag``.
 
     What decides the tasks: the environment's digest, the orders, the author and its version, the solver.
 
     Raises:
-        CallerError: an order names an environment that has no bundle.
+        CallerError: an order names an environment that has no bundle, or ``most`` lets no task through.
     """
+    from synth.solver import ATTEMPTS, NEED
+
+    if most is not None and not NEED / ATTEMPTS <= most <= 1:
+        raise CallerError(
+            f"--most {most}: a task must be solved {NEED} of {ATTEMPTS} times; give {NEED / ATTEMPTS} to 1"
+        )
     made, author_id = [], open_author(author).name
     env_ids = list(dict.fromkeys(order.env_id for order in wanted))
     digests = in_threads(lambda env_id: _digest(store, env_id), env_ids)
@@ -168,6 +197,8 @@ def elements(
             "author": author,
             "error_rate": error_rate,
         }
+        if most is not None:  # only then, so that receipts of before hold
+            payload["most"] = most
         key = STAGE.key(payload, digest=digest, author_id=author_id)
         made.append(Element(f"{env_id}.{tag}", key, f"bundles/{env_id}", payload))
     return made
@@ -190,13 +221,16 @@ def _digest(store: Store, env_id: str) -> str:
 
 
 def _plain(order: Order) -> dict[str, Any]:
-    return {
+    plain: dict[str, Any] = {
         "count": order.count,
         "seed": order.seed,
         "guide": None if order.guide is None else order.guide.model_dump(mode="json"),
         "program_share": order.program_share,
         "max_steps": order.max_steps,
     }
+    if order.calls is not None:  # only then, so that receipts of before hold
+        plain["calls"] = list(order.calls)
+    return plain
 
 
 def run(
@@ -206,6 +240,7 @@ def run(
     tag: str,
     author: str = "offline",
     error_rate: float = 0.3,
+    most: float | None = None,
     options: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Summary:
@@ -217,8 +252,10 @@ def run(
         tag: names the files, e.g. ``train``, ``heldout``, ``evolve1``.
         author: who words tasks and writes programs.
         error_rate: of the scripted solver behind the 2-of-5 filter (source: synth.solver.ERROR_RATE).
+        most: drop tasks that the solver solves in more than this share of its attempts; None: keep them.
         options: Beam options as on a command line.
         progress: see :func:`beam_jobs.stage.run_stage`.
     """
-    todo = elements(open_store(run_dir), wanted, tag=tag, author=author, error_rate=error_rate)
+    store = open_store(run_dir)
+    todo = elements(store, wanted, tag=tag, author=author, error_rate=error_rate, most=most)
     return run_stage(STAGE, todo, run_dir, options=options, progress=progress)

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from model.config import ModelConfig
 from model.folder import check_target
 from model.hf import is_policy_file, save_policy
+from model.templates import with_tools
 from model.tokenizer import Tokenizer
 from model.weights import Index, load_params
 
@@ -182,7 +183,7 @@ def _side_files(file: GGUFFile, tokens: list[str]) -> dict[str, str]:
         "clean_up_tokenization_spaces": False,
     }
     if file.get("tokenizer.chat_template"):
-        settings["chat_template"] = file["tokenizer.chat_template"]
+        settings["chat_template"] = with_tools(file["tokenizer.chat_template"])
     generation = {f"{name}_token_id": n for name, n in ids.items() if name != "unk"}
     bodies = {"tokenizer_config.json": settings, "generation_config.json": generation}
     return {name: json.dumps(body, indent=2) + "\n" for name, body in bodies.items()}

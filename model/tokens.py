@@ -22,7 +22,8 @@ A conversation is Qwen's, in its tool form::
     <|im_start|>assistant                              and ends here
     {"answer": 52}<|im_end|>                           sampled; a turn without a call is the answer
 
-Tools come as MCP tool objects (dictionaries); see :func:`tool_text` for what is kept of them.
+Tools come as MCP tool objects (dictionaries); see :func:`tool_text` for what is kept of them. Other models'
+forms, and which form a policy folder asks for: :mod:`model.templates`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+ONLY_FIRST = "only the first tool call of a turn is executed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,12 @@ def _shorten(schema: Any) -> Any:
 
 def call_text(call: Call | CallLike) -> str:
     """A tool call as the policy writes it."""
-    return f"{CALL_OPEN}\n{_dump({'name': call.tool, 'arguments': call.arguments})}\n{CALL_CLOSE}"
+    return f"{CALL_OPEN}\n{call_json(call.tool, _dump(call.arguments))}\n{CALL_CLOSE}"
+
+
+def call_json(name: str, arguments: str) -> str:
+    """The object of a call, its arguments as they were written."""
+    return f'{{"name": {_dump(name)}, "arguments": {arguments}}}'
 
 
 def answer_text(value: Any) -> str:
@@ -130,7 +137,14 @@ def _dump(value: Any) -> str:
 
 
 class ChatTemplate:
-    """Builds the ids of conversations, piece by piece, and reads the policy's turns."""
+    """Builds the ids of conversations, piece by piece, and reads the policy's turns.
+
+    This is the form of the shipped policy; a subclass overrides what another model does differently.
+    """
+
+    call_opening = f"{CALL_OPEN}\n"  # before the object of a turn's first call
+    result_role, result_tags = "user", ("<tool_response>\n", "\n</tool_response>")
+    one_system_turn = False  # is a client's system message part of the opening turn?
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -144,24 +158,47 @@ class ChatTemplate:
             tools: MCP tool objects, in the order in which they are listed.
             instruction: the user's message.
         """
+        return self.opening(tools) + self.message("user", instruction) + self.speaks()
+
+    def opening(self, tools: Sequence[dict[str, Any]], system: str | None = None) -> list[int]:
+        """Ids of the first turn, which lists the tools.
+
+        Args:
+            system: a client's own system message, where the form has :attr:`one_system_turn`.
+        """
         t = self.tokenizer
         ids = [t.start_id, *self._fixed(SYSTEM)]
         for tool in tools:
             ids += self._fixed(tool_text(tool))
-        ids += [*self._fixed("</tools>"), t.eos_id, *self._turn]
-        ids += [*self._fixed("user\n"), *t.encode(instruction), t.eos_id]
-        return ids + self._turn + self._fixed("assistant\n")
+        return [*ids, *self._fixed("</tools>"), t.eos_id]
+
+    def message(self, role: str, text: str) -> list[int]:
+        """Ids of a whole turn that somebody else has written, after an earlier one."""
+        return [*self._turn, *self._fixed(f"{role}\n"), *self.tokenizer.encode(text), self.tokenizer.eos_id]
+
+    def result(self, text: str) -> list[int]:
+        """Ids of a tool's output as a turn."""
+        before, after = self.result_tags
+        ids = [*self._turn, *self._fixed(f"{self.result_role}\n{before}"), *self.tokenizer.encode(text)]
+        return [*ids, *self._fixed(after), self.tokenizer.eos_id]
+
+    def speaks(self) -> list[int]:
+        """Ids after which the assistant speaks."""
+        return self._turn + self._fixed("assistant\n")
+
+    def calls_text(self, calls: Sequence[tuple[str, str]]) -> str:
+        """A turn's calls as the policy writes them; each a name and its arguments as JSON."""
+        return "".join(f"{CALL_OPEN}\n{call_json(*call)}\n{CALL_CLOSE}" for call in calls)
 
     def observation(self, text: str) -> list[int]:
         """Ids that follow a sampled ``<|im_end|>``: the tool's output and the assistant's next opening."""
-        ids = [*self._turn, *self._fixed("user\n<tool_response>\n"), *self.tokenizer.encode(text)]
-        ids += [*self._fixed("\n</tool_response>"), self.tokenizer.eos_id]
-        return ids + self._turn + self._fixed("assistant\n")
+        return self.result(text) + self.speaks()
 
     def assistant(self, message: Call | CallLike | str) -> list[int]:
         """Ids of an assistant's turn, ending in ``<|im_end|>``: a call, or a text as it is."""
-        text = message if isinstance(message, str) else call_text(message)
-        return [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+        if not isinstance(message, str):
+            message = self.calls_text([(message.tool, _dump(message.arguments))])
+        return [*self.tokenizer.encode(message), self.tokenizer.eos_id]
 
     def answer(self, value: Any) -> list[int]:
         """Ids of the final turn with this answer."""
@@ -182,12 +219,16 @@ class ChatTemplate:
             return ParsedTurn(text, answer_text=text.strip())
         body, _, after = rest.partition(CALL_CLOSE)
         try:
-            call, remark = read_call(body)
+            call, remark = self.read(body)
         except ValueError as err:
             return ParsedTurn(text, error=f"malformed tool call: {err}")
         if CALL_OPEN in after:
-            remark = "; ".join(filter(None, [remark, "only the first tool call of a turn is executed"]))
+            remark = "; ".join(filter(None, [remark, ONLY_FIRST]))
         return ParsedTurn(text, call=call, error=remark)
+
+    def read(self, body: str) -> tuple[Call, str | None]:
+        """The call between the tags and a remark; raises as :func:`read_call` does."""
+        return read_call(body)
 
     def _fixed(self, text: str) -> list[int]:
         if text not in self._pieces:
@@ -201,6 +242,11 @@ def read_call(body: str) -> tuple[Call, str | None]:
     Raises:
         ValueError: no call can be read; the message is meant for the policy.
     """
+    return call_of(read_json(body))
+
+
+def read_json(body: str) -> Any:
+    """A strict JSON value that can be written down again; raises as :func:`read_call` does."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
@@ -214,6 +260,11 @@ def read_call(body: str) -> tuple[Call, str | None]:
         raise ValueError(f"not valid JSON at character {err.pos}: {err.msg}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return value
+
+
+def call_of(value: Any) -> tuple[Call, str | None]:
+    """:func:`read_call` of a value."""
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     name, arguments = value.pop("name", None), value.pop("arguments", {})

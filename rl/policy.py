@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from model.config import ModelConfig
 from model.hf import load_policy, save_policy
+from model.templates import template_for
 from model.tokens import ChatTemplate, Tokenizer
 from model.transformer import init_params, make_graphdef
 from rl.batch import Batch
@@ -35,7 +36,7 @@ class Policy:
     @classmethod
     def make(cls, config: ModelConfig, params: Any, tokenizer: Tokenizer, version: int = 0) -> Policy:
         """A policy around existing parameters."""
-        return cls(config, params, make_graphdef(config), tokenizer, ChatTemplate(tokenizer), version)
+        return cls(config, params, make_graphdef(config), tokenizer, template_for(tokenizer), version)
 
     @classmethod
     def fresh(cls, config: ModelConfig, tokenizer: Tokenizer, seed: int) -> Policy:

@@ -38,8 +38,13 @@ def make_tasks(
     guide: Guide | None = None,
     verifier_server: VerifierServer | None = None,
     reject: Callable[[str], None] | None = None,
+    calls: tuple[int, int] | None = None,
 ) -> list[Task]:
-    """Up to ``count`` programmatic tasks, deterministic for the same bundle, author, seed and guide."""
+    """Up to ``count`` programmatic tasks, deterministic for the same bundle, author, seed and guide.
+
+    Args:
+        calls: fewest and most calls of a solution (synth.difficulty); None: any number up to MAX_CALLS.
+    """
     world = world_of(bundle)
     note = reject or (lambda reason: None)
     tasks: dict[str, Task] = {}
@@ -59,6 +64,9 @@ def make_tasks(
                 note("no such program here")
                 continue
             task = _run(bundle, server, verifiers, draft, rng.randrange(1_000_000), guide, note)
+            if task is not None and calls and not calls[0] <= task.difficulty.steps <= calls[1]:
+                note("difficulty")
+                continue
             if task is not None and task.instruction not in tasks:
                 if intent(task) in intents:
                     note("duplicate intent")

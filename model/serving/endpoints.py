@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from model.driver import Request, Sampling
 from model.serving import answers
 from model.serving.answers import Choice, Piece
-from model.serving.chat import encode_raw, forced_call
+from model.serving.chat import encode_raw
 from model.serving.errors import ApiError, bad
 from model.serving.metrics import Metrics
 from model.serving.reading import Calls
@@ -208,7 +208,7 @@ class ChatAnswer(_Answer):
         r = self.request
         calling = bool(r.tools) and r.tool_choice != "none"
         calls = Calls(None if r.parallel_tool_calls else 1) if calling else None
-        opening = forced_call(r) if calling else ""
+        opening = self.served.chat.forced(r) if calling else ""
         return Choice(index, self.served.tokenizer, self.ends, r.stop, calls, opening)
 
     def whole(self, choice: Choice) -> Body:

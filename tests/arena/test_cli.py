@@ -49,6 +49,7 @@ COMMANDS = [
     "import authors",
     "import envscaler",
     "import bfcl",
+    "import tau2",
     "import tasks",
     "import smollm2",
     "synth mine",

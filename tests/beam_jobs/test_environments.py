@@ -12,6 +12,7 @@ from beam_jobs import io, mine, synthesize, validate
 from beam_jobs.stage import Summary
 from beam_jobs.store import LocalStore, fingerprint
 from synth.admission import check_bundle
+from synth.difficulty import LEVELS
 from synth.env.bundle import read_bundle
 from synth.env.episode import EnvServer, VerifierServer
 from synth.errors import CallerError
@@ -152,3 +153,28 @@ def test_a_damaged_database_is_a_dead_letter_and_the_other_goes_on(built: Built,
 def test_an_order_for_an_environment_that_is_not_there_is_the_callers_mistake(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="no bundle of environment nowhere"):
         synthesize.run(tmp_path, [synthesize.Order("nowhere", 3, seed=0)], tag="train")
+
+
+def test_a_level_and_a_bound_shape_the_tasks_and_enter_the_key_only_when_set(
+    built: Built, tmp_path: Path
+) -> None:
+    run = shutil.copytree(built[0], tmp_path / "run")
+    store, order = LocalStore(run), synthesize.Order(ENVS[0], 8, seed=3)
+    levelled = [synthesize.at_level(order, "medium")]
+    assert synthesize.run(run, levelled, tag="medium", most=0.8).done == 1
+    made = tasks(run, f"{ENVS[0]}.medium")
+    level = LEVELS["medium"]
+    for task in made:
+        low, high = level.steps if task.route == "graph" else level.calls
+        assert low <= task.difficulty.steps <= high
+        assert task.solve_rate is not None
+        assert 0.4 <= task.solve_rate <= 0.8
+    assert {task.route for task in made} == {"graph", "program"}
+    (plain,), (bound,) = (
+        synthesize.elements(store, [order], tag="t", author="offline", error_rate=0.3, most=most)
+        for most in (None, 0.8)
+    )
+    assert "most" not in plain.payload
+    assert plain.key != bound.key
+    with pytest.raises(CallerError, match="must be solved 2 of 5 times"):
+        synthesize.run(run, [order], tag="t", most=0.2)

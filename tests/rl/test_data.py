@@ -17,10 +17,10 @@ from synth.types import ToolStep
 def test_rule_2_a_scripted_episode_has_the_tokens_of_the_same_sampled_one(policy, pool, tasks):
     task = tasks[3]
     scripted = scripted_episode(pool.server("library"), policy.template, task, task.chain, 3)
-    engine = Puppet(policy, slots=8, max_len=640)
-    engine.script = {0: [*task.chain, answer_text(3)]}
     limits = RolloutLimits(max_len=640)
-    (sampled,) = run_episodes(engine, policy.template, [EpisodeJob(task, 0, 0)], pool, limits)
+    with Puppet(policy, slots=8, max_len=640) as driver:
+        driver.play([[*task.chain, answer_text(3)]])
+        (sampled,) = run_episodes(driver, policy.template, [EpisodeJob(task, 0, 0)], pool, limits)
     assert (scripted.ids, scripted.mask) == (sampled.token_ids, sampled.loss_mask)
     assert [t.text for t in scripted.turns] == [t.text for t in sampled.turns]
     assert scripted.prompt_length == sampled.turns[0].end
