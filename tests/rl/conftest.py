@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import jax
 import pytest
+from fixtures.compiled import compile_once  # noqa: F401
 from fixtures.make import write_library
 from fixtures.rollouts import COPIES, make_task
 
@@ -17,15 +17,6 @@ from rl.pool import EnvPool
 from rl.sft import SFTConfig, train_sft
 from synth.env.bundle import Bundle, mcp_tool, read_bundle
 from synth.types import Task, ToolStep
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compile_once(tmp_path_factory):
-    """What one test compiled, the next one reads from disk."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="session")

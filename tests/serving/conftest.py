@@ -11,9 +11,9 @@ from pathlib import Path
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # litellm downloads nothing
 
 import httpx
-import jax
 import openai
 import pytest
+from fixtures.compiled import compile_once  # noqa: F401
 
 import model
 from model.serving.run import listen, make_server, open_engine, open_policy
@@ -66,14 +66,6 @@ def until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compile_once(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="session")
