@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Params = Any  # a pytree of arrays
 
@@ -34,6 +34,8 @@ class OptimizerConfig(Config):
     b2: float = 0.95  # usual for language models (GPT-3, Llama)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0  # usual for GRPO (verl, TRL)
+    # Above 0: the last norm's gain learns its length alone, at this rate of its logarithm (see logit_scale).
+    logit_scale_rate: float = Field(default=0.0, ge=0)
 
 
 class TrainState(NamedTuple):
@@ -46,7 +48,7 @@ class TrainState(NamedTuple):
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int | None = None) -> optax.GradientTransformation:
-    """AdamW behind a global-norm clip.
+    """AdamW behind a global-norm clip; the logit scale apart from it when it has a rate of its own.
 
     Args:
         config: rates and schedule.
@@ -67,10 +69,57 @@ def make_optimizer(config: OptimizerConfig, total_steps: int | None = None) -> o
         rate = optax.linear_schedule(peak / config.warmup_steps, peak, config.warmup_steps - 1)
     else:
         rate = peak
-    return optax.chain(
+    adamw = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(rate, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
     )
+    if not config.logit_scale_rate:
+        return adamw
+    return optax.partition({"weights": adamw, "scale": logit_scale(config)}, _parts)
+
+
+def logit_scale(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Adam on the logarithm of a gain's length, its direction left as it is.
+
+    The length of the last norm's gain is a factor on all logits: one over the temperature at which the
+    policy samples. It is learned as CLIP learns its temperature (Radford et al., 2021: one scalar, in
+    logarithms) and like a length in weight normalisation (Salimans and Kingma, 2016), so the model keeps its
+    shape. One scalar sums up what all tokens say about being surer; AdamW on the gain would scatter it.
+    """
+    adam = optax.chain(optax.scale_by_adam(config.b1, config.b2), optax.scale(-config.logit_scale_rate))
+
+    def init(gains: Params) -> Any:
+        return adam.init(jax.tree.map(lambda gain: jnp.zeros(()), gains))
+
+    def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        # d loss / d log length = gradient . gain
+        pull = jax.tree.map(lambda gradient, gain: jnp.sum(gradient * gain), updates, params)
+        steps, state = adam.update(pull, state)
+        return jax.tree.map(lambda step, gain: jnp.expm1(step) * gain, steps, params), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _parts(params: Params) -> Params:
+    """The label of every leaf: "scale" for the gain of the last norm, ``norm/weight``; else "weights".
+
+    Raises:
+        ValueError: there is no such gain, so nothing that ``logit_scale_rate`` could be the rate of.
+    """
+
+    def part(path: tuple[Any, ...], _: Any) -> str:
+        return (
+            "scale"
+            if jax.tree_util.keystr(path[:2], simple=True, separator="/") == "norm/weight"
+            else "weights"
+        )
+
+    labels = jax.tree_util.tree_map_with_path(part, params)
+    if "scale" not in jax.tree.leaves(labels):
+        raise ValueError(
+            "logit_scale_rate needs the gain of the last norm (norm/weight) among the parameters"
+        )
+    return labels
 
 
 def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
