@@ -22,7 +22,16 @@ from jaxtyping import Array
 
 from model.checkpoint import Checkpoints
 from rl.batch import Batch, Row, Sample, fill, plan
-from rl.learner import Config, OptimizerConfig, Score, TrainState, apply_gradients, init_state, make_optimizer
+from rl.learner import (
+    Config,
+    OptimizerConfig,
+    Params,
+    Score,
+    TrainState,
+    apply_gradients,
+    init_state,
+    make_optimizer,
+)
 from rl.losses import cross_entropy_sum
 from rl.metrics import Metrics
 from rl.policy import Policy
@@ -122,7 +131,8 @@ def train_sft(
 
     Args:
         examples: see :func:`rl.batch.text_sample`; none longer than ``row_length + 1``.
-        heldout: examples to measure the loss on, at each epoch's end.
+        heldout: examples to measure the loss on, before the first step (``before_heldout_...`` of its
+            metrics) and at each epoch's end (``heldout_...``).
         progress: called after each step with (step, steps in all, metrics).
 
     Returns:
@@ -138,10 +148,16 @@ def train_sft(
     optimizer = make_optimizer(config.optimizer, total)
     lm_step, state, first = make_lm_step(policy.score, optimizer), init_state(policy.params, optimizer), 0
     held = list(batches_of(plan(heldout, config.row_length), config.rows, config.row_length))
+
+    def measured(when: str, params: Params) -> dict[str, float]:
+        found = heldout_loss(policy.score, params, held) if held else {}
+        return {f"{when}heldout_{name}": value for name, value in found.items()}
+
     with Checkpoints(Path(run_dir) / "checkpoints") as checkpoints:
         saved = checkpoints.restore_latest(state)
         if saved is not None:
             first, state = saved.step, saved.state
+        before = {} if first else measured("before_", state.params)
         metrics = Metrics(Path(run_dir), "sft")
         metrics.truncate(first)
         step = 0
@@ -151,11 +167,10 @@ def train_sft(
             step += min(done, size)
             for batch in batches_of(rows[done * config.rows :], config.rows, config.row_length):
                 state, numbers = lm_step(state, batch)
-                numbers = {name: float(value) for name, value in numbers.items()}
-                step += 1
-                if step == end and held:
-                    measured = heldout_loss(policy.score, state.params, held)
-                    numbers |= {f"heldout_{name}": value for name, value in measured.items()}
+                numbers = {name: float(value) for name, value in numbers.items()} | before
+                step, before = step + 1, {}
+                if step == end:
+                    numbers |= measured("", state.params)
                 metrics.write(step - 1, numbers | {"skipped": int(state.skipped)})
                 if step % config.checkpoint_every == 0 or step == total:
                     checkpoints.save(step, state)

@@ -43,7 +43,7 @@ def test_the_loss_falls_on_what_was_seen_and_what_was_not(whole):
     assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
     held = [row["heldout_loss"] for row in rows if "heldout_loss" in row]
     assert len(held) == CONFIG.epochs
-    assert held[-1] < held[0]
+    assert held[-1] < held[0] < rows[0]["before_heldout_loss"]
 
 
 @pytest.mark.parametrize("stop", [1, 5, 8])
