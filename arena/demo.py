@@ -11,6 +11,7 @@ so a killed demo goes on where it stopped. The environments of the arena are nev
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,7 @@ class DemoConfig(Config):
     arena_tasks: int = 40  # tasks a held-out environment
     program_share: float = 0.3  # of the tasks; the rest are graph tasks
     max_steps: int = 3  # calls of a graph task: what two million parameters can begin to do
-    samples: int = 2  # episodes a measured task
+    samples: int = 4  # episodes a measured task
     evolve_tasks: int = 90  # new tasks of the evolution round, in all
     sft: SFTConfig = SFTConfig(
         epochs=1, rows=4, row_length=1024,
@@ -68,7 +69,7 @@ class DemoConfig(Config):
             max_turns=7, max_new_per_turn=72, max_len=1024, max_errors=3, long_turn="failed"
         ),
         batch=BatchConfig(),
-        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1.5e-4)),
+        learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1.5e-4, logit_scale_rate=0.05)),
     )
     evolve_steps: int = 8  # GRPO steps of the evolution round
     workers: int = 2  # worker processes of the pipelines
@@ -187,20 +188,19 @@ class Demo:
             examples = [e for e in examples if len(e.ids) <= longest]
             held = examples[:: max(2, len(examples) // 24)]
             learn = [e for e in examples if not any(e is h for h in held)]
-            losses: list[dict[str, float]] = []
             with bar("steps") as progress:
 
                 def report(step: int, total: int, numbers: dict[str, float]) -> None:
-                    losses.append(numbers)
                     progress(step, total, f"loss {numbers['target_loss']:.2f}")
 
                 tuned = train_sft(
                     self.config.sft.model_copy(update={"seed": self.config.seed}),
                     policy, learn, folder, heldout=held, progress=report,
                 )  # fmt: skip
+            logged = [json.loads(line) for line in (folder / "sft.jsonl").open()]
+            before, after = logged[0]["before_heldout_target_loss"], logged[-1]["heldout_target_loss"]
             facts.append(f"{len(learn)} verified scripted episodes")
-            if losses:
-                facts.append(f"loss {losses[0]['target_loss']:.3f} to {losses[-1]['target_loss']:.3f}")
+            facts.append(f"loss on {len(held)} kept out {before:.3f} to {after:.3f}")
         return tuned
 
     def grpo(self, name: str, policy: Policy, tasks: Sequence[Task], steps: int, split: Split) -> Policy:
@@ -213,17 +213,16 @@ class Demo:
                 facts.append("done before")
                 return Policy.load(folder / "policy", version=policy.version + steps)
             config = self.config.grpo.model_copy(update={"seed": self.config.seed, "steps": steps})
-            rewards: list[float] = []
             with self.pool(tasks) as pool, bar("steps") as progress:
 
                 def report(step: int, numbers: dict[str, Any]) -> None:
-                    rewards.append(float(numbers["reward"]))
-                    progress(step + 1, steps, f"reward {rewards[-1]:.2f}")
+                    progress(step + 1, steps, f"reward {numbers['reward']:.2f}")
 
                 trained = train_grpo(config, policy, tasks, pool, folder, report)
             facts.append(f"{steps} steps over {len(tasks)} tasks")
-            if rewards:
-                facts.append(f"reward {_mean(rewards[:3]):.2f} to {_mean(rewards[-3:]):.2f}")
+            rewards = [json.loads(line)["reward"] for line in (folder / "train.jsonl").open()]
+            few = max(1, len(rewards) // 4)
+            facts.append(f"reward {_mean(rewards[:few]):.2f} to {_mean(rewards[-few:]):.2f}")
         return trained
 
     def arena(self, number: int, name: str, policy: Policy) -> Round:
