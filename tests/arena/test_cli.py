@@ -64,6 +64,7 @@ COMMANDS = [
     "export",
     "plan",
     "view",
+    "bench",
 ]
 
 
@@ -94,6 +95,7 @@ def test_without_words_the_help_is_shown():
         (["synth", "mine", "r", "--rnuner=x"], "--rnuner"),
         (["tasks", "r", "--env", "a", "--requests", "b"], "not both"),
         (["tasks", "."], "holds no environment"),
+        (["bench", "nope"], "there is no benchmark 'nope'; there are "),
     ],
 )
 def test_a_mistake_gives_one_clear_line_and_exit_2(words, line, tmp_path):
@@ -104,6 +106,13 @@ def test_a_mistake_gives_one_clear_line_and_exit_2(words, line, tmp_path):
     assert done.stderr.startswith("agent-world: ")
     assert line in done.stderr
     assert done.stdout == ""
+
+
+def test_benchmarks_are_listed_and_their_own_options_reach_them():
+    listed = agent_world("bench").stdout.splitlines()
+    assert {line.split()[0] for line in listed} >= {"beam", "env", "grpo"}
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in listed)
+    assert "--seconds" in agent_world("bench", "env", "--help").stdout
 
 
 def test_a_broken_bundle_gives_one_clear_line_and_exit_2(tmp_path):
