@@ -15,14 +15,16 @@ from typing import Annotated
 
 import typer
 
+from arena.cli_bench import bench
 from arena.cli_env import import_app, mcp, publish
+from arena.cli_judge import judge
 from arena.cli_model import export, plan
 from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, UsageError, author_name
 from arena.cli_quality import mutate
 from arena.cli_serve import serve
 from arena.cli_synth import PASS_THROUGH, synth_app, tasks
 from arena.cli_themes import themes_app
-from synth.errors import AgentWorldError
+from synth.errors import AgentWorldError, CallerError
 
 app = typer.Typer(
     name="agent-world",
@@ -40,6 +42,7 @@ app = typer.Typer(
     "  agent-world check RUN/bundles/*        every gate over every environment\n"
     "  agent-world tasks RUN                  verified tasks\n"
     "  agent-world mutate RUN                 wrong outcomes: which of them do the verifiers refuse\n"
+    "  agent-world judge --llm FILE           a judge of sentences, and how often it errs\n"
     "  agent-world mcp RUN/bundles/NAME       an environment as a real MCP server\n"
     "  agent-world import mcp -- COMMAND      a real MCP server as an environment\n"
     "  agent-world train RUN                  GRPO on them\n"
@@ -48,18 +51,23 @@ app = typer.Typer(
     "  agent-world plan CONFIG                does it fit a TPU slice, and how fast could it be\n"
     "  agent-world evolve RUN                 what went wrong, and which tasks would help\n"
     "  agent-world serve POLICY               a policy behind OpenAI's HTTP API\n"
-    "  agent-world view RUN                   look at all of it",
+    "  agent-world view RUN                   look at all of it\n"
+    "  agent-world bench                      the benchmarks: two sides in one run, and their ratio",
 )
 app.add_typer(themes_app, name="themes")
 app.add_typer(synth_app, name="synth")
 app.command("tasks", context_settings=PASS_THROUGH)(tasks)
 app.command("mutate")(mutate)
+app.command("judge")(judge)
 app.command("mcp")(mcp)
 app.command("publish")(publish)
 app.command("serve")(serve)
 app.add_typer(import_app, name="import")
 app.command("plan")(plan)
 app.command("export")(export)
+app.command("bench", context_settings={**PASS_THROUGH, "allow_interspersed_args": False})(bench)
+
+LOCAL_ONLY = ("demo", "pretrain", "import", "themes", "plan")
 
 
 @app.command()
@@ -148,6 +156,13 @@ def train(
     config: Annotated[Path | None, typer.Option(help="A TOML file with fields of GRPOConfig.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over the config's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same result; over the config's.")] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="Cut over devices: fsdp=4,tensor=2, or a plan's file of tpu_configs/.")
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(help="One of several processes: auto (TPU slice), or ADDRESS:PORT,COUNT,INDEX."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Train a policy with GRPO on the run's tasks.
@@ -159,10 +174,11 @@ def train(
       agent-world train RUN
       agent-world train RUN --steps 40 --name grpo-long
       agent-world train RUN --policy RUN/train/grpo/policy --tag 'evolve*' --name evolved
+      agent-world train RUN --mesh fsdp=4,tensor=2 --processes 10.0.0.1:8476,2,0
     """
     from arena.training import run_train
 
-    return run_train(run, policy, tag, name, config, steps, seed, json)
+    return run_train(run, policy, tag, name, config, steps, seed, json, mesh, processes)
 
 
 @app.command()
@@ -197,26 +213,32 @@ def arena(
 def evolve(
     run: Run,
     budget: Annotated[int, typer.Option(help="New tasks to ask for, in all.")] = 60,
+    grow: Annotated[
+        bool, typer.Option(help="Make the richer environments that are asked for; else only the requests.")
+    ] = True,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
     llm: LlmFile = None,
     json: Json = False,
 ) -> int:
-    """Diagnose an arena round, and ask for tasks.
+    """Diagnose an arena round, ask for tasks, make richer environments.
 
     Writes diagnosis.json and requests.jsonl beside the last finished round of the run. Requests go to
-    training environments of the weak ones' classes, never to a measured one. A language model (--author llm)
-    reads the failed episodes, ranks, explains and writes the guides; the counts stay the program's.
+    training environments of the weak ones' classes, never to a measured one. Those of the weakest class
+    grow: one more round of tables and tools, as a new version NAME-v2 in RUN/bundles, which the requests
+    then name. A language model (--author llm) reads the failed episodes, ranks, explains, writes the
+    guides and grows the environments; the counts stay the program's.
 
     \b
     Examples:
       agent-world evolve RUN
       agent-world evolve RUN --budget 100 --json
       agent-world evolve RUN --author llm --llm model.toml
+      agent-world tasks RUN --tag evolve1 --requests RUN/arena/01-after-grpo/requests.jsonl
     """
     from arena.commands import run_evolve
 
-    return run_evolve(run, budget, seed, json, author_name(author, llm))
+    return run_evolve(run, budget, seed, json, author_name(author, llm), grow)
 
 
 @app.command()
@@ -245,6 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; the caller's mistakes become one line, no traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if words and words[0] in LOCAL_ONLY:
+            _refuse_gcs(words)
         code = app(args=words or ["--help"], prog_name="agent-world", standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # Typer's own way to say that Ctrl-C was pressed
@@ -264,6 +288,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _refuse_gcs(words: Sequence[str]) -> None:
+    """Commands that work beside a run folder read and write local files only."""
+    for word in words:
+        path = word.partition("=")[2] if word.startswith("--") else word
+        if path.startswith("gs://"):
+            raise CallerError(f"{path}: 'agent-world {words[0]}' takes local paths only")
 
 
 def _fail(line: str, code: int) -> int:

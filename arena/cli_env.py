@@ -53,11 +53,15 @@ def mcp(
       agent-world mcp RUN/bundles/airport_slots --transport http --port 8000
       npx @modelcontextprotocol/inspector --cli agent-world mcp BUNDLE --method tools/list
     """
+    from beam_jobs.mirror import fetched
     from synth.env.mcp_server import serve_http, serve_stdio
     from synth.env.sandbox import pick_provider
     from synth.env.serving import open_environment
 
-    with open_environment(bundle, provider=pick_provider(unsafe_local)) as environment:
+    with (
+        fetched(bundle) as local,
+        open_environment(local, provider=pick_provider(unsafe_local)) as environment,
+    ):
         if transport is Transport.stdio:
             serve_stdio(environment, seed=seed, tables=tables)
         else:
@@ -86,9 +90,12 @@ def publish(
       agent-world publish RUN/bundles/element_lab RUN/tasks/element_lab.train.jsonl --to verifiers --out
       element_lab
     """
+    from beam_jobs.mirror import fetched, on_disk
     from synth.exporters.package import export
 
-    files = export(bundle, tasks, out, to.value)
+    on_disk(out)
+    with fetched(bundle) as local, fetched(tasks) as local_tasks:
+        files = export(local, local_tasks, out, to.value)
     typer.echo(f"{out}: {', '.join(files)}")
     return 0
 
@@ -207,6 +214,38 @@ def import_envscaler(
     return _publish(envscaler.read(environments, scenarios, count, license), out, tasks, json)
 
 
+@import_app.command("awm")
+def import_awm(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The stages, gen_envs.jsonl and so on.")],
+    out: FolderOption,
+    python: Annotated[
+        Path | None, typer.Option(help="An interpreter with FastAPI and SQLAlchemy; by default this one.")
+    ] = None,
+    solutions: Annotated[
+        Path | None, typer.Option(help='JSONL {"task": "<scenario> <index>", "calls": [...]}: they solve it.')
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Scenarios to import, from the first.")] = 10,
+    tasks: TasksOption = None,
+    license: LicenseOption = "see the release",
+    json: Json = False,
+) -> int:
+    """Environments in AWM's layout: FastAPI applications over SQLite.
+
+    The layout has no calls that solve its tasks: without --solutions the environments are imported and the
+    tasks refused; make-tasks gives them tasks of ours.
+
+    \b
+    Examples:
+      agent-world import awm outputs/ --out b --python .venv-awm/bin/python
+      agent-world import awm outputs/ --out b --solutions solved.jsonl --tasks awm.jsonl
+    """
+    from synth.importers import awm
+
+    interpreter = awm.interpreter(python)
+    solved = {} if solutions is None else awm.read_solutions(solutions)
+    return _publish(awm.read(folder, count, license, solved), out, tasks, json, interpreter)
+
+
 @import_app.command("bfcl")
 def import_bfcl(
     source: Annotated[Path, typer.Argument(metavar="CLASS.py", help="The API class.")],
@@ -292,6 +331,9 @@ def import_known(
     out: Annotated[Path, typer.Option("--out", help="A run folder: bundles/, tasks/, servers.json.")],
     only: Annotated[list[str] | None, typer.Option(help="This server only; may be repeated.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Tasks wanted of each server.")] = 24,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="Measure on this server, never train; may be repeated.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> int:
@@ -306,10 +348,11 @@ def import_known(
       agent-world import known servers/ --out runs/real --only git --only memory --count 40
     """
     from synth.importers.known import KNOWN
+    from synth.importers.real import HELD_OUT, table
     from synth.importers.real import import_known as run
-    from synth.importers.real import table
 
-    rows = run(servers, out, only or list(KNOWN), count, seed, say=typer.echo)
+    kept_apart = HELD_OUT if held_out is None else held_out
+    rows = run(servers, out, only or list(KNOWN), count, seed, say=typer.echo, held_out=kept_apart)
     typer.echo(table(rows))
     if json:
         typer.echo(dumps(rows))
@@ -390,14 +433,18 @@ def _write_lines(path: Path, lines: list[str]) -> None:
     scratch.replace(path)
 
 
-def _publish(sources: list[Source], out: Path, tasks: Path | None, json: bool) -> int:
+def _publish(
+    sources: list[Source], out: Path, tasks: Path | None, json: bool, python: Path | None = None
+) -> int:
     """Import each, say what was kept and refused and why; 0 when nothing was refused."""
     from synth.importers.base import publish
 
     results = []
     lines: list[str] = []
     for source in sources:
-        done = publish(source, out)
+        done = publish(source, out, python=python)
+        for what, why in done.notes.items():
+            typer.echo(f"{done.env_id}: {what}: {why}")
         results.append(done.to_json())
         lines += [task.to_json() for task in done.tasks]
         for name, row in results[-1]["tools_by_name"].items():

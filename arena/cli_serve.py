@@ -51,6 +51,7 @@ def serve(
       agent-world serve POLICY --grpc --port 9000
     """
     from arena.measure import BASE
+    from beam_jobs.mirror import fetched
     from synth.errors import CallerError
 
     try:
@@ -61,17 +62,18 @@ def serve(
         from model.compile_cache import use_compile_cache
 
         use_compile_cache(compile_cache)
-    folder, key = policy or BASE, os.environ.get(KEY) or None
-    try:
-        engine = open_engine(folder, slots=slots, max_len=max_len, adapter=adapter)
-        socket = None if grpc else listen(host, port)
-    except (OSError, ValueError) as err:
-        raise CallerError(f"serve {folder}: {err}") from None
+    key = os.environ.get(KEY) or None
+    with fetched(policy or BASE) as folder:
+        try:
+            engine = open_engine(folder, slots=slots, max_len=max_len, adapter=adapter)
+            socket = None if grpc else listen(host, port)
+        except (OSError, ValueError) as err:
+            raise CallerError(f"serve {folder}: {err}") from None
+        served = None if grpc else open_policy(folder, engine, name=name, waiting=waiting)
     if not _local(host) and (grpc or key is None):
         typer.echo(f"warning: everybody who reaches {host} can use this server; there is no key", err=True)
-    if socket is None:
+    if socket is None or served is None:
         return _serve_grpc(engine, host, port)
-    served = open_policy(folder, engine, name=name, waiting=waiting)
     address = f"http://{host}:{socket.getsockname()[1]}/v1"
     typer.echo(f"{served.name}: {address}, {slots} slots of {served.max_len} tokens")
     serve_http(served, socket, api_key=key)

@@ -26,6 +26,7 @@ synth_app = typer.Typer(
     "  agent-world synth mine RUN             real tables, cleaned and linked\n"
     "  agent-world synth complexify RUN       the same, with richer tables on top\n"
     "  agent-world synth tools RUN            tools with tests, checked in the sandbox\n"
+    "  agent-world synth grow RUN --requests FILE   new versions, where the arena wants them richer\n"
     "  agent-world synth pack RUN             all of a run in a few large files, with a catalogue\n"
     "  agent-world synth scale RUN            a thousand environments with tasks, and what they are worth",
 )
@@ -119,6 +120,41 @@ def tools(
         found = load_themes(themes, None if themes else "demo")
         summary = job.run(run, found, seed=seed, author=name, options=context.args, progress=progress)
     return finish_stage(run, summary, json)
+
+
+@synth_app.command(context_settings=PASS_THROUGH)
+def grow(
+    context: typer.Context,
+    run: Run,
+    requests: Annotated[Path, typer.Option(help="A request file, as 'agent-world evolve --no-grow' leaves.")],
+    seed: Seed = 0,
+    author: AuthorOption = Author.offline,
+    llm: LlmFile = None,
+    json: Json = False,
+) -> int:
+    """Grow the environments that requests want richer.
+
+    One more round of tables, and tools over them, as a new version NAME-v2 beside the old one; the request
+    file then names the new versions. 'agent-world evolve' does the same at once. Environments that are
+    measured are refused.
+
+    \b
+    Examples:
+      agent-world synth grow RUN --requests RUN/arena/01-after-grpo/requests.jsonl
+      agent-world synth grow RUN --requests my_requests.jsonl --author llm --llm model.toml
+    Options that are not listed here go to Beam.
+    """
+    from arena.commands import bar, finish_stage
+    from arena.grow import grow_file
+
+    with bar("richer environments") as progress:
+        grown = grow_file(
+            run, requests, seed=seed, author=author_name(author, llm), options=context.args, progress=progress
+        )
+    if grown.summary is None:
+        print(to_json({"grown": {}}) if json else "no request asks for a richer environment")
+        return 0
+    return finish_stage(run, grown.summary, json)
 
 
 @synth_app.command(context_settings=PASS_THROUGH)

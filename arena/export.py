@@ -10,8 +10,10 @@ import json
 from pathlib import Path
 
 from arena.measure import load_policy
+from beam_jobs.mirror import fetched, named, on_disk
 from model.checkpoint import Checkpoints
 from model.hf import load_policy as load_folder
+from rl.adapters import trained_part
 from rl.learner import Learner
 from rl.policy import Policy
 from rl.train import GRPOConfig
@@ -31,7 +33,10 @@ def run_export(
     Raises:
         CallerError: there is no policy in ``source``, the adapter doesn't fit, or ``out`` holds other files.
     """
-    policy, from_ = read_policy(source, base, adapter)
+    on_disk(out)
+    with fetched(source) as local:
+        policy, from_ = read_policy(local, base, adapter)
+    from_ = from_.replace(str(local), named(source))
     try:
         policy.save(out, dtype)
     except FileExistsError as err:
@@ -72,12 +77,14 @@ def _reached(training: Path, base: Path | None) -> tuple[Policy, str]:
         raise CallerError(f"{training / 'config.json'}: not the config of a training: {err}") from None
     start = load_policy(base)
     learner = Learner(start.score, config.learner, config.steps * config.batch.minibatches)
+    part, full = trained_part(config.lora, start.params, config.seed)
     try:
         with Checkpoints(training / "checkpoints") as checkpoints:
-            saved = checkpoints.restore_latest(learner.init(start.params))
+            saved = checkpoints.restore_latest(learner.init(part))
     except ValueError as err:
         where = f"started from another policy than {base or 'the base policy'}; name it with --policy"
         raise CallerError(f"{training}: {where}: {str(err).splitlines()[0]}") from None
     if saved is None:
         raise CallerError(f"{training}: no step has finished yet")
-    return start.with_params(saved.state.params, start.version + saved.step), f"{training}, step {saved.step}"
+    params = full(saved.state.params, start.params)
+    return start.with_params(params, start.version + saved.step), f"{training}, step {saved.step}"

@@ -28,10 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from beam_jobs.mirror import fetched, named
 from synth.errors import CallerError
 from synth.types import ArenaReport, Diagnosis, Manifest, Provenance, Record, Task, Trajectory
 
 DROPPED = {"dropped_unsolved": "not solved twice in five tries", "dropped_duplicate": "made before"}
+
+# what a report is made of, where a run folder on GCS must be fetched first; see beam_jobs.mirror
+REPORT_READS = ("bundles/*", "tasks/*", "receipts/*", "dead_letters/*", "arena/*", "train/*/train.jsonl")
 
 R = TypeVar("R", bound=Record)
 
@@ -63,17 +67,18 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Text of a file.
+    """Text of a file, which may lie on GCS.
 
     Raises:
         CallerError: it can't be read; the message names the file.
     """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise CallerError(f"{path}: is not UTF-8 text; {Path(path).name} should be JSON") from None
-    except OSError as err:
-        raise CallerError(f"{path}: {err.strerror or err}") from None
+    with fetched(path) as local:
+        try:
+            return local.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CallerError(f"{local}: is not UTF-8 text; {local.name} should be JSON") from None
+        except OSError as err:
+            raise CallerError(f"{local}: {err.strerror or err}") from None
 
 
 def read_records(path: Path, kind: type[R]) -> list[R]:
@@ -89,7 +94,7 @@ def iterate_records(path: Path, kind: type[R]) -> Iterator[R]:
     """As :func:`read_records`, one at a time."""
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if line.strip():
-            yield kind.from_json(line, where=f"{path}:{number}")
+            yield kind.from_json(line, where=f"{named(path)}:{number}")
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ Goes to: ``RUN/arena/<nn>-<name>/``, the screen and ``RUN/report.html``.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import model
 from arena.commands import bar, screen
 from arena.evaluate import evaluate
-from arena.folder import RunFolder
+from arena.folder import REPORT_READS, RunFolder
 from arena.report import summary_table, write_report
 from arena.sample import assert_held_out, choose_tasks, split_environments
+from beam_jobs.mirror import Mirror, fetched, mirrored
 from model.engine import Engine
 from rl.policy import Policy
 from rl.pool import EnvPool
@@ -23,19 +25,19 @@ from synth.errors import CallerError
 BASE = Path(model.__file__).parent / "base"  # the shipped policy
 
 
-def load_policy(folder: Path | None) -> Policy:
-    """A policy folder, or the shipped base policy.
+def load_policy(folder: Path | None, **how: Any) -> Policy:
+    """A policy folder, which may lie on GCS, or the shipped base policy; ``how`` as in :meth:`Policy.load`.
 
     Raises:
         CallerError: the folder holds no whole policy.
     """
-    folder = folder or BASE
-    try:
-        return Policy.load(folder)
-    except (FileNotFoundError, NotADirectoryError) as err:
-        raise CallerError(f"{folder}: not a policy folder ({err.filename} is missing)") from None
-    except ValueError as err:
-        raise CallerError(f"{folder}: not a whole policy: {err}") from None
+    with fetched(folder or BASE) as local:
+        try:
+            return Policy.load(local, **how)
+        except (FileNotFoundError, NotADirectoryError) as err:
+            raise CallerError(f"{local}: not a policy folder ({err.filename} is missing)") from None
+        except ValueError as err:
+            raise CallerError(f"{local}: not a whole policy: {err}") from None
 
 
 def run_arena(
@@ -60,6 +62,23 @@ def run_arena(
     Raises:
         CallerError: no tasks of that tag, or a task is not held out.
     """
+    with mirrored(root, REPORT_READS, write=("arena/*", "report.html")) as here:
+        return _arena(here, policy_folder, tag, name, count, samples, seed, as_json, limits)
+
+
+def _arena(
+    here: Mirror,
+    policy_folder: Path | None,
+    tag: str,
+    name: str | None,
+    count: int | None,
+    samples: int,
+    seed: int,
+    as_json: bool,
+    limits: RolloutLimits | None,
+) -> int:
+    """:func:`run_arena` in a local folder."""
+    root = here.root
     run, limits = RunFolder(root), limits or RolloutLimits()
     tasks = list(run.tasks(tag).values())
     if not tasks:
@@ -96,5 +115,5 @@ def run_arena(
         screen().print(summary_table([r.report() for r in run.rounds()]))
         if report.infrastructure_errors:
             print(f"{report.infrastructure_errors} episodes left out: their infrastructure failed")
-        print(f"report: {page}")
+        print(f"report: {here.shown(page)}")
     return 0

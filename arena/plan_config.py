@@ -17,24 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from model.config import ModelConfig
 from model.shapes import SHAPES
+from rl.place import MeshAxes
 from synth.errors import CallerError
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MeshAxes(Section):
-    """Devices along each axis, see :mod:`model.sharding`. Their product is the number of chips."""
-
-    data: int = Field(1, ge=1)
-    fsdp: int = Field(1, ge=1)
-    sequence: int = Field(1, ge=1)
-    tensor: int = Field(1, ge=1)
-
-    def axes(self) -> dict[str, int]:
-        """Those with more than one device, in the order in which they are laid out."""
-        return {name: n for name, n in self.model_dump().items() if n > 1} or {"fsdp": 1}
 
 
 class TrainShape(Section):

@@ -3,7 +3,7 @@
 In: a :class:`arena.plan_config.PlanConfig` and a mesh. Out: lowered programs, ready for the TPU compiler:
 
     gradient   rl.learner's accumulation of one micro-batch: policy, reference, GRPO loss with KL, backward
-    update     rl.optimizer's clipped AdamW step, state donated
+    update     rl.learner's optimizer step (clipped AdamW), state donated
     prefill    model.transformer's prefill of prompts
     decode     model.decoding's loop: up to STEPS tokens for every slot
 
@@ -30,7 +30,7 @@ from model.sharding import on_mesh, param_shardings, place
 from model.transformer import abstract_params, make_graphdef
 from rl.batch import Batch
 from rl.learner import Learner, LearnerConfig
-from rl.optimizer import apply_gradients, init_state
+from rl.optimizer import init_state
 
 PROGRAMS = ("gradient", "update", "prefill", "decode")
 Shape = jax.ShapeDtypeStruct
@@ -41,7 +41,7 @@ class Programs:
 
     def __init__(self, config: PlanConfig, mesh: Mesh, rollout_mesh: Mesh):
         self.config, self.mesh, self.rollout_mesh = config, mesh, rollout_mesh
-        self.learner = Learner(_score(config.train_model()), LearnerConfig())
+        self.learner = Learner(_score(config.train_model()), LearnerConfig(), donate=True)
         shapes = abstract_params(config.train_model())
         self.params = _placed(shapes, mesh, jnp.float32)
         # the reference and the sampler's weights are only ever rounded to bfloat16 before use
@@ -82,13 +82,12 @@ class Programs:
         row = place(self.mesh, ("batch", "time"), shape)
         ints, floats = Shape(shape, jnp.int32, sharding=row), Shape(shape, jnp.float32, sharding=row)
         batch = Batch(ints, ints, ints, ints, ints, floats, floats, floats)
-        return self.learner._accumulate.lower(
+        return self.learner.accumulate.lower(
             self.params, self.reference, self.params, batch, Shape((), jnp.float32)
         )
 
     def _update(self) -> Any:
-        step = partial(apply_gradients, self.learner.optimizer)
-        return jax.jit(step, donate_argnums=(0, 1)).lower(self.state, self.params, self._replicated(()))
+        return self.learner.apply.lower(self.state, self.params, self._replicated(()))
 
     def _prefill(self) -> Any:
         config = self.config.rollout_model()

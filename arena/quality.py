@@ -17,6 +17,7 @@ from rich.text import Text
 
 from arena.commands import bar, screen
 from arena.folder import RunFolder
+from beam_jobs.mirror import mirrored
 from synth.errors import CallerError
 from synth.mutation import GOAL, KINDS, Score
 from synth.types import Task
@@ -30,6 +31,12 @@ def run_mutate(root: Path, tag: str | None, most: int | None, seed: int, as_json
     Raises:
         CallerError: the run has no tasks (of that tag).
     """
+    with mirrored(root, ("bundles/*", "tasks/*")) as here:
+        return _mutate(here.root, tag, most, seed, as_json)
+
+
+def _mutate(root: Path, tag: str | None, most: int | None, seed: int, as_json: bool) -> int:
+    """:func:`run_mutate` in a local folder."""
     run = RunFolder(root)
     by_env: dict[str, list[Task]] = defaultdict(list)
     for task in sorted(run.tasks(tag).values(), key=lambda t: t.id):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from synth.errors import CallerError
+from synth.grow import lineage, root_of
 from synth.types import Manifest, Task
 
 
@@ -27,23 +28,25 @@ def split_environments(manifests: Sequence[Manifest], seed: int) -> Split:
     """Split environments into training and arena, class by class.
 
     A class (first level of the taxonomy) in which themes carry ``spec.arena = true`` holds out exactly those.
-    In any other class one environment is drawn with the seed, if another one is left to train on.
+    In any other class one environment is drawn with the seed, if another one is left to train on. Later
+    versions of an environment (:mod:`synth.grow`) have no say: they go where the first one goes.
 
     Raises:
         CallerError: two manifests share an id, or nothing is left to measure or to train on.
     """
     classes: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in sorted(manifests, key=lambda m: m.env_id):
+    first = {root_of(m): m for m in sorted(manifests, key=lambda m: (-len(lineage(m)), m.env_id))}
+    for manifest in sorted(first.values(), key=root_of):
         classes[manifest.taxonomy[0] if manifest.taxonomy else "unclassified"].append(manifest)
     ids = [m.env_id for m in manifests]
     if len(set(ids)) < len(ids):
         raise CallerError("two environments share one env_id; give each bundle an id of its own")
     held_out: set[str] = set()
     for name, members in sorted(classes.items()):
-        marked = {m.env_id for m in members if m.theme.spec.get("arena")}
+        marked = {root_of(m) for m in members if m.theme.spec.get("arena")}
         if not marked and len(members) > 1:
-            marked = {random.Random(f"{seed}:{name}").choice(members).env_id}
-        held_out |= marked
+            marked = {root_of(random.Random(f"{seed}:{name}").choice(members))}
+        held_out |= {m.env_id for m in manifests if root_of(m) in marked}
     split = Split(tuple(sorted(set(ids) - held_out)), tuple(sorted(held_out)))
     if not split.arena or not split.train:
         side = "measure" if not split.arena else "train on"

@@ -7,6 +7,7 @@ Goes to: ``RUN/train/<name>/`` (see :mod:`rl.train`), from where a killed traini
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from pydantic import ValidationError
 from arena.commands import bar
 from arena.folder import RunFolder, read_text
 from arena.measure import load_policy
+from arena.plan_config import read_config as read_plan
 from arena.sample import assert_held_out, split_environments
+from beam_jobs.mirror import Mirror, mirrored
+from rl.place import MeshAxes, Place, ProcessLost, join, leave
 from rl.pool import EnvPool
 from rl.train import GRPOConfig, train_grpo
 from synth.errors import CallerError
@@ -50,6 +54,8 @@ def run_train(
     steps: int | None = None,
     seed: int | None = None,
     as_json: bool = False,
+    mesh: str | None = None,
+    processes: str | None = None,
 ) -> int:
     """Train on the tasks of one tag; start it again to go on after a kill.
 
@@ -57,19 +63,57 @@ def run_train(
         policy_folder: None takes the shipped base policy.
         tag: of the tasks; a pattern such as ``evolve*`` takes several.
         name: of the folder below ``RUN/train``.
+        mesh: axes (``fsdp=4,tensor=2``), or a plan's config, whose mesh and way to run the model are taken.
+        processes: as in :func:`rl.place.join`.
 
     Raises:
         CallerError: no tasks, a held-out task among them, a bad config, or a folder of another training.
     """
-    run = RunFolder(root)
     config = read_config(config_file, steps, seed)
+    with mirrored(root, ("bundles/*", "tasks/*"), write=(f"train/{name}/*",)) as here:
+        if processes is not None:
+            join(processes)
+        place, how = read_place(mesh)
+        try:
+            return _train(here, config, policy_folder, tag, name, as_json, place, how)
+        except ProcessLost as err:
+            print(err, file=sys.stderr)
+            leave(err.exit_code)
+
+
+def read_place(mesh: str | None) -> tuple[Place, dict[str, Any]]:
+    """Where a training's arrays lie, and how its model is run there (fields of ModelConfig, and the mesh)."""
+    if mesh is None:
+        return Place(), {}
+    if not mesh.endswith(".toml"):
+        place = Place(MeshAxes.parse(mesh))
+        return place, {"mesh": place.mesh}
+    plan = read_plan(Path(mesh))
+    place, model = Place(plan.mesh), plan.train_model()
+    how = {name: getattr(model, name) for name in ("compute_dtype", "scan_layers", "remat", "vocab_chunks")}
+    return place, how | {"mesh": place.mesh}
+
+
+def _train(
+    here: Mirror,
+    config: GRPOConfig,
+    policy_folder: Path | None,
+    tag: str,
+    name: str,
+    as_json: bool,
+    place: Place,
+    how: dict[str, Any],
+) -> int:
+    """:func:`run_train` in a local folder; on GCS each step is sent there when it is done."""
+    root = here.root
+    run = RunFolder(root)
     tasks = list(run.tasks(tag).values())
     if not tasks:
         raise CallerError(f"{root}: no tasks tagged {tag}; run 'agent-world tasks {root} --tag {tag}' first")
     manifests = run.manifests()
     split = split_environments(manifests, config.seed)
     assert_held_out(split.train, split.arena, [], tasks)
-    policy = load_policy(policy_folder)
+    policy = load_policy(policy_folder, **how)
     folder = run.root / "train" / name
     used = {task.env_id for task in tasks}
     bundles = {m.env_id: run.root / "bundles" / m.env_id for m in manifests if m.env_id in used}
@@ -78,10 +122,15 @@ def run_train(
 
         def report(step: int, numbers: dict[str, Any]) -> None:
             rewards.append(float(numbers["reward"]))
-            progress(step + 1, config.steps, f"reward {rewards[-1]:.2f}")
+            if place.first:
+                progress(step + 1, config.steps, f"reward {rewards[-1]:.2f}")
+                here.push()
 
-        trained = train_grpo(config, policy, tasks, pool, folder, report)
-    result = {"policy": str(folder / "policy"), "version": trained.version, "rewards": rewards}
+        trained = train_grpo(config, policy, tasks, pool, folder, report, place)
+    if not place.first:
+        return 0
+    at = here.shown(folder / "policy")
+    result = {"policy": at, "version": trained.version, "rewards": rewards}
     if as_json:
         print(json.dumps(result))
     else:
@@ -89,5 +138,5 @@ def run_train(
             print(f"{len(rewards)} steps, reward {rewards[0]:.2f} at first and {rewards[-1]:.2f} at last")
         else:
             print("all steps were done already")
-        print(f"policy: {folder / 'policy'}")
+        print(f"policy: {at}")
     return 0

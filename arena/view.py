@@ -17,8 +17,9 @@ from rich.text import Text
 
 from arena.commands import screen
 from arena.evaluate import episode_name
-from arena.folder import RunFolder, iterate_records
+from arena.folder import REPORT_READS, RunFolder, iterate_records
 from arena.report import summary_table
+from beam_jobs.mirror import Mirror, mirrored
 from rl.rewards import reward
 from synth.errors import CallerError
 from synth.types import Task, Trajectory
@@ -38,7 +39,14 @@ def run_view(root: Path, task: str | None = None, episode: str | None = None, as
     """
     if task and episode:
         raise CallerError("give --task or --episode, not both")
-    run, console = RunFolder(root), screen()
+    reads = (*REPORT_READS, "train/*/trajectories/*")
+    with mirrored(root, reads if episode or task else REPORT_READS) as here:
+        _view(here, task, episode, as_json)
+
+
+def _view(here: Mirror, task: str | None, episode: str | None, as_json: bool) -> None:
+    """:func:`run_view` in a local folder."""
+    run, console = RunFolder(here.root), screen()
     if episode:
         trajectory = run.find_episode(episode)
         if as_json:
@@ -54,9 +62,9 @@ def run_view(root: Path, task: str | None = None, episode: str | None = None, as
         else:
             show_task(console, found, run)
     elif as_json:
-        print(json.dumps(summary(run)))
+        print(json.dumps(summary(run) | {"run": here.url}))
     else:
-        show_run(console, run)
+        show_run(console, run, here.url)
 
 
 def summary(run: RunFolder) -> dict[str, Any]:
@@ -70,12 +78,17 @@ def summary(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def show_run(console: Console, run: RunFolder) -> None:
-    """Print what a run folder holds."""
+def show_run(console: Console, run: RunFolder, url: str | None = None) -> None:
+    """Print what a run folder holds.
+
+    Args:
+        url: what the user calls the folder.
+    """
+    url = url or str(run.root)
     tasks = run.tasks()
     routes = Counter(task.route for task in tasks.values())
     changing = sum(task.changes_state for task in tasks.values())
-    console.print(f"[bold]{run.root}[/]", highlight=False)
+    console.print(f"[bold]{url}[/]", highlight=False)
     console.print(f"environments: {len(list(run.root.glob('bundles/*/manifest.json')))}")
     console.print(
         f"tasks: {len(tasks)} ("
@@ -90,7 +103,7 @@ def show_run(console: Console, run: RunFolder) -> None:
         console.print(summary_table(reports))
         console.print(f"failed episodes of {reports[-1].round}: {len(reports[-1].failures)}")
         for name in reports[-1].failures[:3]:
-            console.print(f"  agent-world view {run.root} --episode '{name}'", highlight=False)
+            console.print(f"  agent-world view {url} --episode '{name}'", highlight=False)
     else:
         console.print("no arena round has finished yet")
 

@@ -21,7 +21,8 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,20 @@ ROUNDS = 5  # of reading and writing again when another writer came between
 _client = threading.local()  # a client a thread: its HTTP session is not made for sharing
 
 
+@dataclass(frozen=True)
+class Seen:
+    """An object as the service listed or took it."""
+
+    generation: int  # changes with every write
+    md5: str | None  # None: uploaded in parts by another tool
+
+
 class GcsStore:
     """See :class:`beam_jobs.store.Store`. Made by :func:`beam_jobs.store.open_store`."""
 
     def __init__(self, url: str) -> None:
-        bucket, _, prefix = url.removeprefix("gs://").partition("/")
-        if not prefix:
-            raise CallerError(f"run folder {url}: name a folder in the bucket, such as {url}/run1")
-        self.url, self._bucket_name, self._prefix = url, bucket, prefix
+        self.url = url
+        self._bucket_name, _, self._prefix = url.removeprefix("gs://").partition("/")
 
     def read(self, path: str) -> bytes:
         blob = self._bucket().blob(self._name(path))
@@ -60,20 +67,11 @@ class GcsStore:
         """See :class:`~beam_jobs.store.Store`. An object with other content is replaced, unless it
         changes in that very moment: then the element is tried again."""
         data = content.encode() if isinstance(content, str) else content
-        there = None
-        for _ in range(2):
-            lost: InfrastructureError | None = None
-            try:
-                if self._put(path, data, 0 if there is None else there.generation):
-                    return
-            except InfrastructureError as err:  # the last answer of a large upload can't be asked for again
-                lost = err
-            there = self._look(path)
-            if there is not None and there.md5_hash == _md5(data):
-                return
-            if lost is not None:
-                raise lost
-        raise InfrastructureError(f"cannot write {path}: another writer changed it just now")
+        done, there = self._settle(path, data, 0)
+        if not done:
+            done, _ = self._settle(path, data, there.generation if there else 0)
+        if not done:
+            raise InfrastructureError(f"cannot write {path}: another writer changed it just now")
 
     def write_folder(self, path: str, build: Callable[[Path], object]) -> None:
         with self.scratch() as room:
@@ -100,8 +98,7 @@ class GcsStore:
         data = self.read(path + FOLDER)
         with self.scratch() as room:
             folder = room / Path(path).name
-            with zipfile.ZipFile(io.BytesIO(data)) as packed:
-                packed.extractall(folder)
+            unzip_folder(data, folder)
             yield folder
 
     def fingerprint(self, path: str) -> str:
@@ -121,37 +118,95 @@ class GcsStore:
         found = self._try(f"list {folder}", ask, needs_bucket=True)
         return sorted({name.removesuffix(FOLDER) for name in found if name})
 
-    def delete(self, path: str) -> None:
-        self._try(f"delete {path}", self._bucket().blob(self._name(path)).delete)
+    def delete(self, path: str, generation: int | None = None) -> None:
+        """See :class:`~beam_jobs.store.Store`; with a generation, only what is still of that one."""
+        from google.api_core.exceptions import PreconditionFailed
+
+        with suppress(PreconditionFailed):  # another writer's by now
+            blob = self._bucket().blob(self._name(path))
+            self._try(f"delete {path}", blob.delete, if_generation_match=generation)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="agent-world-") as folder:
             yield Path(folder)
 
+    # --- for mirrors (beam_jobs.mirror) ---------------------------------------------------------------
+
+    def below(self, prefix: str) -> dict[str, Seen]:
+        """Every object whose path begins with ``prefix``, at any depth; {} when there is none.
+
+        Raises:
+            CallerError: there is no such bucket, or no permission.
+        """
+
+        def ask(**how: Any) -> dict[str, Seen]:
+            listed = self._bucket().list_blobs(prefix=self._name(prefix), **how)
+            start = len(self._name(""))
+            return {blob.name[start:]: Seen(blob.generation, blob.md5_hash) for blob in listed}
+
+        return self._try(f"list {prefix}*", ask, needs_bucket=True)
+
+    def download(self, path: str, to: Path) -> None:
+        """One object into a file, which need not fit in memory; FileNotFoundError when there is none."""
+        blob = self._bucket().blob(self._name(path))
+
+        def fetch(retry: Any, **how: Any) -> bool:
+            retry(blob.download_to_filename)(str(to), checksum="crc32c", retry=retry, **how)
+            return True
+
+        if self._try(f"read {path}", fetch) is None:
+            raise FileNotFoundError(f"{self.url}/{path}")
+
+    def replace(self, path: str, data: bytes | Path, generation: int) -> Seen | None:
+        """Upload over that very generation (0: over nothing); None when something else is there.
+
+        Args:
+            data: bytes, or a file that stays as it is meanwhile and need not fit in memory.
+        """
+        done, there = self._settle(path, data, generation)
+        return there if done else None
+
     # --- requests ---------------------------------------------------------------------------------
 
-    def _put(self, path: str, data: bytes, generation: int) -> bool:
-        """Upload over that generation (0: nothing); False when something else is there."""
+    def _settle(self, path: str, data: bytes | Path, generation: int) -> tuple[bool, Seen | None]:
+        """Upload over that generation (0: nothing): whether the object is now ours, and what is there."""
+        lost: InfrastructureError | None = None
+        try:
+            made = self._put(path, data, generation)
+            if made:
+                return True, Seen(made, _md5(data))
+        except InfrastructureError as err:  # the last answer of a large upload can't be asked for again
+            lost = err
+        blob = self._look(path)
+        there = None if blob is None else Seen(blob.generation, blob.md5_hash)
+        done = there is not None and there.md5 == _md5(data)
+        if lost is not None and not done:
+            raise lost
+        return done, there
+
+    def _put(self, path: str, data: bytes | Path, generation: int) -> int:
+        """Upload over that generation (0: nothing); the new one, or 0 when something else is there."""
         from google.api_core.exceptions import PreconditionFailed
 
         blob = self._bucket().blob(self._name(path))
+        send = blob.upload_from_string if isinstance(data, bytes) else blob.upload_from_filename
         kind = "application/json" if path.endswith(".json") else "application/octet-stream"
         try:
             self._try(
                 f"write {path}",
-                blob.upload_from_string,
-                data,
+                send,
+                data if isinstance(data, bytes) else str(data),
                 content_type=kind,
                 if_generation_match=generation,
                 checksum="md5",
                 needs_bucket=True,
             )
         except PreconditionFailed:
-            return False
+            return 0
         if blob.md5_hash != _md5(data):
             raise InfrastructureError(f"cannot write {path}: what arrived is not what was sent")
-        return True
+        return int(blob.generation)
 
     def _look(self, path: str) -> Any:
         """What the service knows of an object, or None."""
@@ -192,7 +247,7 @@ class GcsStore:
         return _client.storage.bucket(self._bucket_name)
 
     def _name(self, path: str) -> str:
-        return f"{self._prefix}/{path}"
+        return f"{self._prefix}/{path}" if self._prefix else path
 
     def __repr__(self) -> str:
         return f"GcsStore({self.url!r})"
@@ -213,6 +268,12 @@ def zip_folder(folder: Path) -> bytes:
     return out.getvalue()
 
 
+def unzip_folder(data: bytes, folder: Path) -> None:
+    """What :func:`zip_folder` packed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        packed.extractall(folder)
+
+
 def add_file(packed: zipfile.ZipFile, name: str, data: bytes) -> None:
     """Add a member without date, owner or mode."""
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
@@ -220,8 +281,13 @@ def add_file(packed: zipfile.ZipFile, name: str, data: bytes) -> None:
     packed.writestr(info, data)
 
 
-def _md5(data: bytes) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+def _md5(data: bytes | Path) -> str:
+    """MD5 as the service words it."""
+    if isinstance(data, bytes):
+        return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+    with data.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    return base64.b64encode(digest.digest()).decode()
 
 
 def _first(err: Exception) -> str:

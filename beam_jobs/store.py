@@ -92,7 +92,10 @@ def open_store(url: str | Path | Store) -> Store:
     if found:
         from beam_jobs.gcs import GcsStore
 
-        return GcsStore(f"gs://{found[1].rstrip('/')}")
+        url = f"gs://{found[1].rstrip('/')}"
+        if url.count("/") == 2:
+            raise CallerError(f"run folder {url}: name a folder in the bucket, such as {url}/run1")
+        return GcsStore(url)
     if "://" in text:
         raise CallerError(f"run folder {text}: name a local or mounted folder, or gs://BUCKET/PREFIX")
     return LocalStore(Path(text).absolute())

@@ -111,7 +111,11 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
 def _draft(
     bundle: Any, server: Any, judge: Any, author: Any, payload: dict[str, Any], counters: Counter[str]
 ) -> list[Task]:
-    """Both routes over all orders; a task whose id came before is dropped, a discarded draw is counted."""
+    """Both routes over all orders; a discarded draw is counted.
+
+    A task is dropped when its id came before, or when an earlier order has one of its route that asks the
+    same in other words (:func:`synth.tasks_graph.intent`; within an order the routes see to that).
+    """
     from synth import tasks_graph, tasks_program
 
     def reject(reason: str) -> None:
@@ -119,6 +123,7 @@ def _draft(
         counters[f"redrawn: {' '.join(words)}"] += 1
 
     drafts: dict[str, Task] = {}
+    asked: set[tuple[str, str]] = set()  # by the orders before
     for order in payload["orders"]:
         guide = None if order["guide"] is None else Guide.model_validate(order["guide"])
         seed, by_program = order["seed"], int(order["count"] * order["program_share"])
@@ -133,8 +138,11 @@ def _draft(
         counters["asked"] += order["count"]
         counters["drafted"] += len(made)
         for task in made:
-            counters["dropped_duplicate"] += task.id in drafts
-            drafts.setdefault(task.id, task)
+            known = task.id in drafts or (task.route, tasks_graph.intent(task)) in asked
+            counters["dropped_duplicate"] += known
+            if not known:
+                drafts[task.id] = task
+        asked |= {(task.route, tasks_graph.intent(task)) for task in made}
     return list(drafts.values())
 
 
@@ -199,6 +207,8 @@ def elements(
         }
         if most is not None:  # only then, so that receipts of before hold
             payload["most"] = most
+        if len(payload["orders"]) > 1:  # likewise: since then, orders don't repeat each other
+            payload["distinct"] = "intent"
         key = STAGE.key(payload, digest=digest, author_id=author_id)
         made.append(Element(f"{env_id}.{tag}", key, f"bundles/{env_id}", payload))
     return made

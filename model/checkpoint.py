@@ -5,8 +5,9 @@
 
 Orbax writes a step into a temporary folder and renames it, so a step is whole or absent; what a
 killed process left half-written is ignored and cleaned away by the next one. The newest ``keep``
-steps stay. Used by the trainer to resume with identical results; a finished policy is shipped by
-:mod:`model.hf`.
+steps stay. In a run of several processes all of them save and restore, each the parts of its devices,
+in one folder that they share. Used by the trainer to resume with identical results; a finished policy is
+shipped by :mod:`model.hf`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from jax.sharding import NamedSharding
 
 KEEP = 2  # ours: the newest, and one in case a disk fails under it
 
@@ -39,7 +41,8 @@ class Checkpoints:
 
     def __init__(self, folder: str | Path, keep: int = KEEP):
         root = epath.Path(folder) if "://" in str(folder) else epath.Path(folder).absolute()
-        _drop_broken(root)
+        if jax.process_index() == 0:
+            _drop_broken(root)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
         )
@@ -73,7 +76,8 @@ class Checkpoints:
         """Read the newest step; None when there is none.
 
         Args:
-            like: a pytree of the same structure, of arrays or :class:`jax.ShapeDtypeStruct`.
+            like: a pytree of the same structure, of arrays or :class:`jax.ShapeDtypeStruct`. What lies on a
+                mesh there comes back on that mesh, wherever it was when it was saved.
 
         Raises:
             ValueError: the saved arrays have another structure, shape or dtype.
@@ -116,4 +120,6 @@ def _leaves(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    sharding = getattr(leaf, "sharding", None)
+    on_mesh = sharding if isinstance(sharding, NamedSharding) else None
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_mesh)

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from flax import nnx
 
 from model.decoding import STEPS
-from model.engine import DecodeState, Engine
+from model.engine import Engine
+from model.rows import DecodeState
 from model.sampling import Sampling
 from model.scheduler import Scheduler
 from model.sessions import (

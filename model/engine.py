@@ -17,7 +17,7 @@ Shards also keep both cores busy and let a shard without active slots cost nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -32,40 +32,21 @@ from model.config import ModelConfig
 from model.decoding import STEPS, Rows, Sampled
 from model.kvcache import Cache, init_cache, put_slot
 from model.results import ResultTokens
+from model.rows import (
+    APPEND_BUCKETS,
+    LONG_PIECE,
+    PREFILL_BUCKETS,
+    STOPS,
+    DecodeState,
+    Prefix,
+    Shard,
+    free_row,
+    free_rows,
+    pieces,
+    prefix_of,
+)
 from model.sampling import Sampling, key_of
 from model.transformer import make_graphdef
-
-PREFILL_BUCKETS = (64, 128, 256, 384, 512, 640, 768, 1024)  # ours: at most a third of padding from 128 on
-APPEND_BUCKETS = (32, 64, 128)  # longer messages go in pieces of the last
-LONG_PIECE = 512  # and what is longer than this in pieces of this
-STOPS = 8  # ids that end a turn, at most
-
-
-class Prefix(NamedTuple):
-    """A prefilled sequence: cache of one slot (B = 1) for all tokens but the last, which is pending.
-
-    ``first``: tokens drawn by ``prefill_multisampling``, one a sample, with their log-probabilities and
-    the samples' keys; empty otherwise.
-    """
-
-    cache: Cache
-    ids: np.ndarray
-    first: np.ndarray
-    logprobs: np.ndarray
-    keys: np.ndarray
-
-
-class Shard(NamedTuple):
-    """Slots that decode together. ``rows`` (NumPy) is changed in place."""
-
-    cache: Cache
-    rows: Rows
-
-
-class DecodeState(NamedTuple):
-    """All slots. A call that is given one uses it up and hands back the next."""
-
-    shards: tuple[Shard, ...]
 
 
 class _Programs(NamedTuple):
@@ -178,7 +159,7 @@ class Engine:
         size = next(b for b in (*PREFILL_BUCKETS, self.max_len) if len(head) - 1 <= min(b, self.max_len))
         tokens = np.zeros((1, min(size, self.max_len)), np.int32)
         tokens[0, : len(head) - 1] = head[:-1]
-        prefix = _prefix(self._run.prefill(params, tokens), head)
+        prefix = prefix_of(self._run.prefill(params, tokens), head)
         return prefix if len(head) == len(ids) else self.extend_prefix(params, prefix, ids[len(head) :])
 
     def extend_prefix(self, params: nnx.State, prefix: Prefix, ids: Sequence[int] | np.ndarray) -> Prefix:
@@ -191,7 +172,7 @@ class Engine:
         for piece in pieces(ids):
             cache = self._extend(params, cache, np.concatenate([pending, piece[:-1]]), at, 0)
             at, pending = at + len(piece), piece[-1:]
-        return _prefix(cache, whole)
+        return prefix_of(cache, whole)
 
     def prefill_multisampling(
         self,
@@ -423,45 +404,6 @@ class Engine:
         tokens = np.zeros((1, size), np.int32)
         tokens[0, : len(ids)] = ids
         return self._run.extend(params, cache, tokens, np.array([at], np.int32), row)
-
-
-def pieces(ids: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-    """A message in the pieces in which it is fed; they depend on its length alone."""
-    left = np.asarray(ids, np.int32)
-    while len(left):
-        size = LONG_PIECE if len(left) >= LONG_PIECE else APPEND_BUCKETS[-1]
-        yield left[:size]
-        left = left[size:]
-
-
-def _prefix(cache: Cache, ids: np.ndarray) -> Prefix:
-    nothing = np.zeros(0, np.int32)
-    return Prefix(cache, ids, nothing, nothing.astype(np.float32), np.zeros((0, 2), np.uint32))
-
-
-def free_rows(count: int) -> Rows:
-    """Rows of free slots."""
-    return Rows(
-        pending=np.zeros(count, np.int32),
-        length=np.zeros(count, np.int32),
-        left=np.zeros(count, np.int32),
-        keys=np.zeros((count, 2), np.uint32),
-        temperature=np.ones(count, np.float32),
-        top_k=np.zeros(count, np.int32),
-        top_p=np.ones(count, np.float32),
-        stops=np.full((count, STOPS), -1, np.int32),
-        forced=np.full((count, STEPS), -1, np.int32),
-    )
-
-
-def free_row(rows: Rows, row: int) -> None:
-    """Give a row back."""
-    rows.length[row], rows.left[row], rows.pending[row] = 0, 0, 0
-    rows.temperature[row], rows.top_k[row], rows.top_p[row] = (
-        1.0,
-        0,
-        1.0,
-    )  # a cut costs all its neighbours time
 
 
 def _typed(rng: Any) -> Any:

@@ -6,6 +6,9 @@ and takes seconds to import), so nothing else imports this module when it is loa
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -16,6 +19,18 @@ from model.results import ResultTokens
 from model.tokenizer import Tokenizer
 
 NO_BOS = -1  # JetStream puts a start token in front; the policy has none, Engine.prefill drops this one
+
+
+@contextmanager
+def logging_as_it_was() -> Iterator[None]:
+    """For importing JetStream's orchestrator, which sends all libraries' debug lines to standard output."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def register() -> Any:

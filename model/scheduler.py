@@ -14,7 +14,8 @@ import numpy as np
 from flax import nnx
 
 from model.decoding import STEPS, Sampled
-from model.engine import Engine, Prefix, Shard, free_row, pieces
+from model.engine import Engine
+from model.rows import Prefix, Shard, free_row, pieces
 from model.sampling import key_of
 from model.sessions import Chunk, FinishReason, Op, Session, Turn
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from model.engine import pieces
+from model.rows import pieces
 from model.sampling import Sampling
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -90,6 +91,23 @@ def constrain(x: Any, *axes: str | None) -> Any:
     return x if mesh is None else jax.lax.with_sharding_constraint(x, place(mesh, axes, x.shape))
 
 
+def constrain_layer(state: nnx.State) -> nnx.State:
+    """Say where one layer's weights live, inside a scan over layers.
+
+    What it says of a weight holds for its gradient too: it is cut (reduce-scattered) layer by layer. Else the
+    compiler keeps the gradients of all layers whole along ``embed`` until the scan is over.
+    """
+    mesh = current_mesh()
+    if mesh is None:
+        return state
+    leaves = [
+        jax.lax.with_sharding_constraint(x, place(mesh, logical_axes(("layers", 0, *path)), x.shape))
+        for path, leaf in nnx.to_flat_state(state)
+        for x in [leaf[...]]
+    ]
+    return jax.tree.unflatten(jax.tree.structure(state), leaves)
+
+
 def param_shardings(mesh: Mesh, params: nnx.State) -> nnx.State:
     """The sharding of each parameter, as a tree like ``params`` (arrays or shapes)."""
     flat = nnx.to_flat_state(params)
@@ -102,9 +120,24 @@ def param_shardings(mesh: Mesh, params: nnx.State) -> nnx.State:
 
 def shard_params(mesh: Mesh, params: nnx.State) -> nnx.State:
     """Put parameters where they belong."""
-    return jax.device_put(params, param_shardings(mesh, params))
+    return jax.tree.map(_put, params, param_shardings(mesh, params))
 
 
 def shard_batch(mesh: Mesh, batch: Any) -> Any:
-    """Put a pytree of [B, T] arrays where they belong."""
-    return jax.tree.map(lambda x: jax.device_put(x, place(mesh, ("batch", "time"), x.shape)), batch)
+    """Put a pytree of [B, T] arrays where they belong; each process of a run gives the same arrays."""
+    return jax.tree.map(lambda x: _put(x, place(mesh, ("batch", "time"), x.shape)), batch)
+
+
+def put_whole(mesh: Mesh, tree: Any) -> Any:
+    """A tree whose arrays all lie on the mesh: what doesn't yet (a counter) is copied to every device."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    there = set(mesh.devices.flat)
+    return jax.tree.map(lambda x: x if x.sharding.device_set == there else _put(x, everywhere), tree)
+
+
+def _put(x: Any, where: NamedSharding) -> jax.Array:
+    """An array onto a mesh; a process puts its devices' parts only, of an array that all processes have."""
+    if where.is_fully_addressable or (isinstance(x, jax.Array) and not x.is_fully_addressable):
+        return jax.device_put(x, where)
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])

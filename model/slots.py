@@ -14,7 +14,8 @@ import numpy as np
 from flax import nnx
 
 from model.decoding import STEPS
-from model.engine import Engine, Prefix, Shard, free_row, pieces
+from model.engine import Engine
+from model.rows import Prefix, Shard, free_row, pieces
 from model.sampling import Sampling, key_of
 
 

@@ -24,7 +24,7 @@ from model.config import ModelConfig
 from model.kvcache import Cache, LayerCache
 from model.layers import Linear, RMSNorm, SwiGLU, rope_angles
 from model.scoring import logits_of, score_targets
-from model.sharding import constrain, param_shardings
+from model.sharding import constrain, constrain_layer, param_shardings
 
 EMBEDDING_STD = 0.02  # Hugging Face's initializer_range of Qwen3
 
@@ -88,7 +88,7 @@ class Transformer(nnx.Module):
         """``run`` each block on what the one before it gave."""
 
         def step(graphdef: nnx.GraphDef, state: nnx.State, x: Array) -> Array:
-            return run(nnx.merge(graphdef, state), x)
+            return run(nnx.merge(graphdef, constrain_layer(state)), x)
 
         config = self.config
         if config.remat != "none":

@@ -7,9 +7,12 @@ Out: those groups, in the order of steps. The trainer asks for groups and doesn'
     one_ahead   sample s | train s              | train s+1     step s+1 is sampled by the policy of step s,
                            sample s+1             sample s+2    in a thread, while that is trained
 
-Both are functions of the run's seed alone, never of timing: a killed run that goes on makes the same groups
-again. For that :class:`OneAhead` needs the weights that sampled the batch it is at (``behind``), which
-are one step older than those that the trainer holds; a checkpoint keeps both.
+    in_flight   sample ..................................       nothing waits: rl/in_flight.py
+                train s | train s+1 | train s+2
+
+The first two are functions of the run's seed alone, never of timing: a killed run that goes on makes the
+same groups again. For that :class:`OneAhead` needs the weights that sampled the batch it is at (``behind``),
+which are one step older than those that the trainer holds; a checkpoint keeps both.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class OnPolicy:
     """
 
     behind: Params | None = None  # nothing beside the train state is needed to go on
+    pending: tuple[int, ...] = ()
 
     def __init__(self, sample: Sample, check: Callable[..., None]):
         self._sample, self._check = sample, check
@@ -72,6 +76,8 @@ class OneAhead:
         steps: of the whole run; nothing is sampled for later ones.
         behind: when a run goes on, the weights one step older than those it goes on with.
     """
+
+    pending: tuple[int, ...] = ()
 
     def __init__(self, sample: Sample, check: Callable[..., None], steps: int, behind: Params | None = None):
         self._sample, self._check, self._steps = sample, check, steps

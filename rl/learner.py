@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 from pydantic import Field
 
+from model.sharding import on_mesh, put_whole, shard_batch
 from rl.batch import Batch
 from rl.losses import (
     Aggregate,
@@ -102,6 +105,15 @@ class Learner:
         total_steps: optimizer steps in all, for a cosine schedule.
         dump_to: folder for the last batch when updates are refused too often.
         check: called before each micro-batch; may raise, which leaves the caller's state as it was.
+        donate: :meth:`update` uses the caller's state up, so that its memory holds the next one (12 bytes a
+            parameter less). From the first optimizer step of an update on ``check`` isn't called any more:
+            there would be no state to go back to.
+        mesh: where the state lives, if not on one device: batches are put there too (:mod:`model.sharding`).
+        full: ``full(params, reference)`` are the weights to score with, when the state holds an adapter of
+            the reference instead of all weights (:mod:`rl.adapters`).
+
+    :attr:`accumulate` and :attr:`apply` are the two compiled programs of an update; ``agent-world plan``
+    compiles them for a TPU slice.
     """
 
     def __init__(
@@ -111,20 +123,29 @@ class Learner:
         total_steps: int | None = None,
         dump_to: Path | None = None,
         check: Callable[[], None] = lambda: None,
+        donate: bool = False,
+        mesh: Mesh | None = None,
+        full: Callable[[Params, Params], Params] | None = None,
     ):
-        self.config, self._check = config, check
+        self.config, self._check, self._donate, self._mesh = config, check, donate, mesh
         self.optimizer = make_optimizer(config.optimizer, total_steps)
         self._refusals = Refusals(config.max_refused, dump_to)
-        self._score = score
-        self._logp = jax.jit(lambda params, batch: score(params, batch)[0])
-        self._accumulate = jax.jit(self._accumulate_fn, donate_argnums=(2,))
+        self._score, self._full = score, full or (lambda params, reference: params)
+        self._logp = jax.jit(
+            lambda params, reference, batch: score(self._full(params, reference), batch)[0],
+            out_shardings=None if mesh is None else NamedSharding(mesh, PartitionSpec()),
+        )
+        self.accumulate = jax.jit(self._accumulate_fn, donate_argnums=(2,))
         self._weigh = jax.jit(self._weigh_fn)
-        self._apply = jax.jit(
-            lambda state, gradients, loss: apply_gradients(self.optimizer, state, gradients, loss)
+        self.apply = jax.jit(
+            lambda state, gradients, loss: apply_gradients(self.optimizer, state, gradients, loss),
+            donate_argnums=(0,) if donate else (),
         )
 
     def init(self, params: Params) -> TrainState:
-        return init_state(params, self.optimizer)
+        """A fresh state. One that will be donated gets parameters of its own: ``params`` stay usable."""
+        state = init_state(jax.tree.map(jnp.copy, params) if self._donate else params, self.optimizer)
+        return state if self._mesh is None else put_whole(self._mesh, state)
 
     def update(
         self, state: TrainState, minibatches: Sequence[Sequence[Batch]], reference: Params
@@ -132,7 +153,7 @@ class Learner:
         """Run one optimizer step for each minibatch, in order.
 
         Args:
-            state: the state that sampled the batch (its policy is the "old" one).
+            state: the state that sampled the batch (its policy is the "old" one); used up with ``donate``.
             minibatches: each a list of micro-batches of one shape, see :func:`rl.batch.micro_batches`.
             reference: parameters of the KL reference.
 
@@ -148,10 +169,12 @@ class Learner:
         """
         corrected: dict[str, float] = {}
         if self.config.mismatch.on:
-            minibatches, corrected = self.correct(state.params, minibatches)
+            minibatches, corrected = self.correct(self._full(state.params, reference), minibatches)
         results = []
         for micro in minibatches:
-            state, metrics = self._minibatch(state, micro, reference)
+            check = _never if self._donate and results else self._check
+            with self._on_mesh():
+                state, metrics = self._minibatch(state, micro, reference, check)
             results.append(metrics)
         applied = [r for r in results if _finite(r)] or results
         means = {name: sum(r[name] for r in applied) / len(applied) for name in results[0]}
@@ -164,9 +187,13 @@ class Learner:
         return state, means | corrected
 
     def gradients(
-        self, params: Params, micro: Sequence[Batch], reference: Params
+        self,
+        params: Params,
+        micro: Sequence[Batch],
+        reference: Params,
+        check: Callable[[], None] | None = None,
     ) -> tuple[Params, Array, dict[str, float]]:
-        """The gradient of one minibatch, accumulated over its micro-batches.
+        """The gradient of one minibatch, accumulated over its micro-batches; ``check`` as in the class.
 
         Returns:
             The gradient, the loss, and metrics (means over tokens, but ``*_max`` and ``tokens``).
@@ -175,8 +202,9 @@ class Learner:
         gradients = jax.tree.map(jnp.zeros_like, params)
         sums: dict[str, Any] = {}
         for batch in micro:
-            self._check()
-            gradients, part = self._accumulate(params, reference, gradients, batch, count)
+            (check or self._check)()
+            with self._on_mesh():
+                gradients, part = self.accumulate(params, reference, gradients, self._put(batch), count)
             for name, value in part.items():
                 old = sums.get(name, 0.0)
                 sums[name] = jnp.maximum(old, value) if name.endswith("_max") else old + value
@@ -186,15 +214,22 @@ class Learner:
         return gradients, loss, {name: float(v / divide.get(name, tokens)) for name, v in sums.items()}
 
     def _minibatch(
-        self, state: TrainState, micro: Sequence[Batch], reference: Params
+        self, state: TrainState, micro: Sequence[Batch], reference: Params, check: Callable[[], None]
     ) -> tuple[TrainState, dict[str, float]]:
-        gradients, loss, metrics = self.gradients(state.params, micro, reference)
-        state, norm = self._apply(state, gradients, loss)
+        gradients, loss, metrics = self.gradients(state.params, micro, reference, check)
+        state, norm = self.apply(state, gradients, loss)
         metrics = {"loss": float(loss), "grad_norm": float(norm), **metrics}
         applied = _finite(metrics)
-        logp = [] if applied else [np.asarray(self._logp(state.params, batch)) for batch in micro]
+        score = lambda batch: np.asarray(self._logp(state.params, reference, self._put(batch)))  # noqa: E731
+        logp = [] if applied else [score(batch) for batch in micro]
         self._refusals.saw(applied, metrics, micro, logp)
         return state, metrics
+
+    def _on_mesh(self) -> Any:
+        return nullcontext() if self._mesh is None else on_mesh(self._mesh)
+
+    def _put(self, batch: Batch) -> Batch:
+        return batch if self._mesh is None else shard_batch(self._mesh, batch)
 
     def _denominator(self, micro: Sequence[Batch]) -> float:
         """What the summed loss of a whole minibatch is divided by: tokens, or sequences (times a length)."""
@@ -216,7 +251,7 @@ class Learner:
             reference_logp = None
 
         def loss_fn(params: Params) -> tuple[Array, dict[str, Array]]:
-            logp, entropy = self._score(params, batch)
+            logp, entropy = self._score(self._full(params, reference), batch)
             policy = policy_sums(
                 logp, batch.logprobs, batch.advantages, mask, sequences,
                 low=config.clip_low, high=config.clip_high,
@@ -257,7 +292,8 @@ class Learner:
         """
         done, parts = [], []
         for micro in minibatches:
-            pairs = [self._weigh(params, batch) for batch in micro]
+            with self._on_mesh():
+                pairs = [self._weigh(params, self._put(batch)) for batch in micro]
             done.append([batch._replace(**changed) for batch, (changed, _) in zip(micro, pairs, strict=True)])
             parts += [sums for _, sums in pairs]
         tokens = max(sum(batch.token_count for micro in minibatches for batch in micro), 1.0)
@@ -293,6 +329,10 @@ class Learner:
             "rejected": jnp.sum((1.0 - kept) * mask),
         }
         return {"logprobs": logp, "advantages": batch.advantages * weight * kept}, sums
+
+
+def _never() -> None:
+    """The check of an update that can't be taken back."""
 
 
 def count_sequences(batch: Batch) -> int:

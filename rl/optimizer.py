@@ -88,8 +88,8 @@ def logit_scale(config: OptimizerConfig) -> optax.GradientTransformation:
     """
     adam = optax.chain(optax.scale_by_adam(config.b1, config.b2), optax.scale(-config.logit_scale_rate))
 
-    def init(gains: Params) -> Any:
-        return adam.init(jax.tree.map(lambda gain: jnp.zeros(()), gains))
+    def init(params: Params) -> Any:
+        return adam.init(jax.tree.map(lambda gain: jnp.zeros(()), params))
 
     def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         # d loss / d log length = gradient . gain

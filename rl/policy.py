@@ -44,9 +44,9 @@ class Policy:
         return cls.make(config, init_params(config, seed), tokenizer)
 
     @classmethod
-    def load(cls, folder: str | Path, version: int = 0) -> Policy:
-        """Read a policy folder; raises as :func:`model.hf.load_policy` does."""
-        config, params, tokenizer = load_policy(folder)
+    def load(cls, folder: str | Path, version: int = 0, **how: Any) -> Policy:
+        """Read a policy folder; ``how`` and errors as of :func:`model.hf.load_policy`."""
+        config, params, tokenizer = load_policy(folder, **how)
         return cls.make(config, params, tokenizer, version)
 
     def save(self, folder: str | Path, dtype: str = "float32") -> None:

@@ -1,12 +1,13 @@
 """A pool of live environments: one warm sandbox server a bundle, and one for verifiers.
 
 In: where the bundles lie. Out: open episodes for :mod:`rl.rollout`. Servers start when first needed
-and are started anew once when they die; they end with the pool.
+and are started anew when they die or hang; they end with the pool.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from synth.env.sandbox import Limits, Provider, pick_provider
 from synth.env.serving import EpisodeLike, ServerLike, open_environment
 from synth.errors import CallerError, InfrastructureError
 from synth.types import Task
+
+HUNG_S = 15.0  # ours: an opening that fails later than this failed by waiting (it takes milliseconds)
 
 
 class EnvPool:
@@ -83,13 +86,21 @@ class EnvPool:
                 f"task {task.id}: made for environment {task.env_digest[:12]}, "
                 f"the bundle {task.env_id} is {digest[:12]}; make the tasks again"
             )
-        server = self.server(task.env_id)
+        server, started = self.server(task.env_id), time.monotonic()
         try:
             return server.open(task.seed)
         except InfrastructureError:
-            if server.alive:
+            if server.alive and time.monotonic() - started < HUNG_S:
                 raise
+            self._retire(task.env_id, server)
             return self.server(task.env_id).open(task.seed)
+
+    def _retire(self, env_id: str, server: ServerLike) -> None:
+        """End a dead or hung server, with the episodes it still has; the next call starts another."""
+        with self._lock:
+            if self._servers.get(env_id) is server:  # else somebody has replaced it already
+                del self._servers[env_id]
+        server.close()
 
     def close(self) -> None:
         """End all sandboxes."""

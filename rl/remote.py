@@ -29,6 +29,7 @@ from model.driver import OnChunk, Result, Sampling
 from synth.errors import CallerError, InfrastructureError
 
 TRIES = 6  # ours: with the waits between them about half a minute
+OUT_S = 30.0  # ours: so long a server that failed is not asked while another one is there
 _TOKEN = "token_id:"  # how vLLM writes an id where OpenAI has a text
 
 
@@ -36,7 +37,8 @@ class RemoteDriver:
     """Sessions whose turns a server decodes; a context manager, safe to use from several threads.
 
     Args:
-        url: of the API, such as ``http://127.0.0.1:8000/v1``.
+        url: of the API, such as ``http://127.0.0.1:8000/v1``; or several, of servers with the same policy.
+            A conversation stays with one server; when that is dead, hangs or fails, another answers.
         model: the name under which the server knows the policy.
         eos_id: the template's end of a turn.
         slots: requests at a time.
@@ -46,13 +48,13 @@ class RemoteDriver:
         logprobs_at: the temperatures at which the server's log-probabilities are those of the distribution
             drawn from. vLLM's are raw by default, so 1 alone (and 0, where the engine's are too);
             ``agent-world serve`` has them at any temperature: None.
-        timeout_s: of a request.
+        timeout_s: of a request; a server that takes longer hangs.
         sleep: waits between tries; tests pass a short one.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         model: str,
         *,
         eos_id: int,
@@ -63,14 +65,10 @@ class RemoteDriver:
         timeout_s: float = 600.0,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self.url, self.model, self.eos_id, self.slots, self.version = (
-            url.rstrip("/"),
-            model,
-            eos_id,
-            slots,
-            version,
-        )
+        self.urls = [one.rstrip("/") for one in ([url] if isinstance(url, str) else url)]
+        self.model, self.eos_id, self.slots, self.version = model, eos_id, slots, version
         self._logprobs_at, self._sleep = logprobs_at, sleep
+        self._failed_at: dict[str, float] = {}
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=slots, max_keepalive_connections=slots)
         self._http = httpx.Client(headers=headers, timeout=timeout_s, limits=limits)
@@ -115,7 +113,7 @@ class RemoteDriver:
                 "from; if they are, make the RemoteDriver with logprobs_at=None"
             )
         seed = (seed + 2**63) % 2**64 - 2**63  # servers read a signed number
-        answer = self._post(
+        url, answer = self._post(
             {
                 "model": self.model,
                 "prompt": list(ids),
@@ -127,46 +125,60 @@ class RemoteDriver:
                 "stop_token_ids": [self.eos_id, *stop_ids],
             }
         )
-        return self._read(answer, list(ids), {self.eos_id, *stop_ids})
+        return self._read(url, answer, list(ids), {self.eos_id, *stop_ids})
 
-    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask until there is an answer, waiting longer each time and as long as the server asks for."""
-        fault = ""
+    def _post(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Ask until there is an answer, waiting longer each time and as long as the server asks for.
+
+        Returns:
+            who answered, and the answer.
+        """
+        url = fault = ""
         for attempt in range(TRIES):
             wait = 0.5 * 2**attempt * random.uniform(0.75, 1.25)
+            url = self._choose(body["seed"])
             try:
-                response = self._http.post(f"{self.url}/completions", json=body)
+                response = self._http.post(f"{url}/completions", json=body)
             except httpx.HTTPError as err:
                 fault = f"{type(err).__name__}: {err}"
             else:
                 if response.status_code == 200:
-                    return response.json()
+                    return url, response.json()
                 fault = f"{response.status_code}: {_message(response)}"
                 if response.status_code < 500 and response.status_code not in (408, 429):
-                    raise CallerError(f"{self.url}: the server refuses the request, {fault}")
+                    raise CallerError(f"{url}: the server refuses the request, {fault}")
                 wait = max(wait, _asked_wait(response))
-            if attempt + 1 < TRIES:
+            self._failed_at[url] = time.monotonic()
+            if attempt + 1 < TRIES and len(self._failed_at) == len(self.urls):  # nobody else to ask
                 self._sleep(wait)
-        raise InfrastructureError(f"{self.url}: no answer after {TRIES} tries, {fault}")
+        raise InfrastructureError(f"{url}: no answer after {TRIES} tries, {fault}")
 
-    def _read(self, answer: dict[str, Any], ids: list[int], ends: set[int]) -> Result:
+    def _choose(self, seed: int) -> str:
+        """A conversation's own server, or while that is out the next one; the longest out when all are."""
+        now = time.monotonic()
+        for url in [url for url, at in list(self._failed_at.items()) if now - at > OUT_S]:
+            self._failed_at.pop(url, None)
+        up = [url for url in self.urls if url not in self._failed_at]
+        if up:
+            return up[seed % len(up)]
+        return min(self.urls, key=lambda url: self._failed_at.get(url, 0.0))
+
+    def _read(self, url: str, answer: dict[str, Any], ids: list[int], ends: set[int]) -> Result:
         choice = answer["choices"][0]
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         tokens = _token_ids(choice)
         if tokens is None:
             raise CallerError(
-                f"{self.url}: the server returns no token ids (return_token_ids: vLLM 0.10.2 or later)"
+                f"{url}: the server returns no token ids (return_token_ids: vLLM 0.10.2 or later)"
             )
         if logprobs is None or len(logprobs) != len(tokens) or not all(map(_finite, logprobs)):
-            raise CallerError(f"{self.url}: the server returns no log-probability for each of its tokens")
+            raise CallerError(f"{url}: the server returns no log-probability for each of its tokens")
         if (choice.get("prompt_token_ids") or ids) != ids:
-            raise CallerError(
-                f"{self.url}: the server changed the prompt; it must take token ids as they are"
-            )
+            raise CallerError(f"{url}: the server changed the prompt; it must take token ids as they are")
         stopped = choice["finish_reason"] == "stop"
         if stopped and (not tokens or tokens[-1] not in ends):
             raise CallerError(
-                f"{self.url}: a turn ended by another token than the template's ({self.eos_id}); "
+                f"{url}: a turn ended by another token than the template's ({self.eos_id}); "
                 "serve the policy with its own generation_config.json"
             )
         versions = choice.get("policy_versions") or [self.version] * len(tokens)

@@ -18,52 +18,29 @@ policy reaches tools only (10).
 
 from __future__ import annotations
 
+import itertools
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from model.driver import Driver, Result, Session
 from model.engine import Engine
 from model.sampling import Sampling
 from model.tokens import ChatTemplate, ParsedTurn
-from rl.data import MAX_OBSERVATION, Recorder, observation_text
-from rl.learner import Config
+from rl.data import Recorder, observation_text
+from rl.jobs import EpisodeJob, RolloutLimits
 from rl.pool import EnvPool
 from synth import verify
 from synth.env.bundle import mcp_tool
 from synth.env.episode import ToolResult
 from synth.env.serving import EpisodeLike
 from synth.errors import CallerError, InfrastructureError
-from synth.types import Check, FinishReason, Task, ToolStep, Trajectory, Verdict
-
-THREADS = 8  # ours: a call waits for its sandbox most of the time
+from synth.types import Check, FinishReason, ToolStep, Trajectory, Verdict
 
 Progress = Callable[[int, int], None]  # episodes done, episodes in all
-
-
-class RolloutLimits(Config):
-    """Bounds of an episode. All ours, fitted to tasks of 1 to 6 calls and a context of 1,024 tokens."""
-
-    max_turns: int = 8  # turns of the assistant, the answer among them
-    max_new_per_turn: int = 96  # sampled tokens of a turn
-    max_len: int = 1024  # tokens of the whole episode
-    max_observation: int = MAX_OBSERVATION  # characters of a tool's result
-    max_errors: int = 0  # failed calls after which an episode ends with "turns"; 0: as many as turns allow
-    long_turn: Literal["truncated", "failed"] = "truncated"
-    # What a turn is that reaches max_new_per_turn: "truncated" as at the episode's end (masked, rule 6), or
-    # "failed": over-long messages break the protocol, the episode ends with "turns" and is trained on.
-
-
-@dataclass(frozen=True)
-class EpisodeJob:
-    """One episode to run. The task's own seed goes to the environment, ``seed`` to the sampler."""
-
-    task: Task
-    sample: int
-    seed: int
 
 
 @dataclass
@@ -110,8 +87,40 @@ def run_episodes(
     Raises:
         CallerError: a prompt alone doesn't fit in ``limits.max_len``.
     """
+    waiting, done = iter(jobs), dict[int, Trajectory]()
     with Driver(engine) if isinstance(engine, Engine) else nullcontext(engine) as driver:
-        return _Rollout(driver, template, pool, limits or RolloutLimits(), temperature).run(jobs, progress)
+        stream = stream_episodes(
+            driver, template, lambda: next(waiting, None), pool, limits, temperature=temperature
+        )
+        with closing(stream):
+            for index, trajectory in stream:
+                done[index] = trajectory
+                if progress:
+                    progress(len(done), len(jobs))
+    return [done[index] for index in range(len(jobs))]
+
+
+def stream_episodes(
+    driver: Driver,
+    template: ChatTemplate,
+    next_job: Callable[[], EpisodeJob | None],
+    pool: EnvPool,
+    limits: RolloutLimits | None = None,
+    *,
+    temperature: float = 1.0,
+) -> Generator[tuple[int, Trajectory], None, None]:
+    """Run jobs that may come while others run; each trajectory is given as soon as its episode ends.
+
+    Args:
+        next_job: asked whenever a slot is free: the next job, or None when there is none now. The stream
+            ends when it says None and no episode runs.
+        driver, template, pool, limits, temperature: as for :func:`run_episodes`.
+
+    Yields:
+        The place of the job among those that ``next_job`` gave, and its trajectory. Closing the generator
+        ends the episodes that still run.
+    """
+    yield from _Rollout(driver, template, pool, limits or RolloutLimits(), temperature).run(next_job)
 
 
 class _Rollout:
@@ -125,35 +134,33 @@ class _Rollout:
         # what happened to which episode: a turn has ended, or a worker is through with it
         self._events: queue.SimpleQueue[tuple[_Run, Trajectory | BaseException | None]] = queue.SimpleQueue()
 
-    def run(self, jobs: Sequence[EpisodeJob], progress: Progress | None) -> list[Trajectory]:
-        waiting = iter(enumerate(jobs))
+    def run(self, next_job: Callable[[], EpisodeJob | None]) -> Generator[tuple[int, Trajectory], None, None]:
+        places = itertools.count()
         running: dict[int, _Run] = {}
-        done: dict[int, Trajectory] = {}
-        with ThreadPoolExecutor(THREADS) as threads:
+        with ThreadPoolExecutor(self.driver.engine.slots) as threads:
             try:
-                while len(done) < len(jobs):
-                    while len(running) < self.driver.engine.slots and (entering := next(waiting, None)):
-                        run = self._enter(*entering)
+                while True:
+                    while len(running) < self.driver.engine.slots and (job := next_job()):
+                        run = self._enter(next(places), job)
                         running[run.index] = run
                         threads.submit(self._guarded, self._start, run)
+                    if not running:
+                        return
                     run, news = self._events.get()
                     if isinstance(news, BaseException):
                         raise news
                     if news is None:
                         threads.submit(self._guarded, self._advance, run)
                         continue
-                    done[run.index] = news
                     del running[run.index]
-                    if progress:
-                        progress(len(done), len(jobs))
+                    yield run.index, news
             finally:
-                for run in running.values():  # only when something raised
+                for run in running.values():  # only when something raised, or nobody wants the rest
                     run.session.close()
                 threads.shutdown(cancel_futures=True)
                 for run in running.values():
                     if run.episode is not None:
                         run.episode.close()
-        return [done[index] for index in range(len(jobs))]
 
     def _guarded(self, step: Callable[[_Run], None], run: _Run) -> None:
         """A step in a worker thread; when it ended the episode, judge it."""
@@ -200,7 +207,11 @@ class _Rollout:
     def _advance(self, run: _Run) -> None:
         """After a turn: act, append what the tool said, decode on."""
         assert run.session.turn is not None
-        made = run.session.turn.result()
+        try:
+            made = run.session.turn.result()
+        except InfrastructureError as err:  # of a remote server; our own driver's failure ends the run
+            run.end("error", f"turn: {err}")
+            return
         if made.finish_reason == "cancelled":
             run.end("error", "cancelled: the driver was closed")
             return

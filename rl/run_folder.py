@@ -31,6 +31,7 @@ class Standing(NamedTuple):
     state: TrainState
     position: int  # of the next task in their endless sequence
     behind: Any = None  # sampling one step ahead: the weights that sample the next step
+    pending: tuple[int, ...] = ()  # sampling in flight: positions before ``position`` still to be trained on
 
 
 def save(checkpoints: Checkpoints, at: Standing) -> None:
@@ -38,7 +39,7 @@ def save(checkpoints: Checkpoints, at: Standing) -> None:
     if at.step == (checkpoints.latest_step() or 0):
         return
     state = at.state if at.behind is None else {"state": at.state, "behind": at.behind}
-    checkpoints.save(at.step, state, {"position": at.position})
+    checkpoints.save(at.step, state, {"position": at.position, "pending": list(at.pending)})
 
 
 def restore(checkpoints: Checkpoints, start: Standing, behind: Any = None) -> Standing:
@@ -52,10 +53,10 @@ def restore(checkpoints: Checkpoints, start: Standing, behind: Any = None) -> St
     )
     if saved is None:
         return start
-    position = saved.meta["position"]
+    position, pending = saved.meta["position"], tuple(saved.meta.get("pending", ()))  # older ones have none
     if behind is None:
-        return Standing(saved.step, saved.state, position)
-    return Standing(saved.step, saved.state["state"], position, saved.state["behind"])
+        return Standing(saved.step, saved.state, position, None, pending)
+    return Standing(saved.step, saved.state["state"], position, saved.state["behind"], pending)
 
 
 def claim(run_dir: Path, config: Config, policy: Policy, tasks: Sequence[Task]) -> None:

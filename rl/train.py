@@ -25,20 +25,32 @@ import numpy as np
 from pydantic import model_validator
 
 from model.checkpoint import Checkpoints
+from model.driver import Driver
 from model.engine import Engine
+from rl.adapters import LoraConfig, save_trained, trained_part
 from rl.algorithms import with_algorithm
 from rl.asynchronous import OneAhead, OnPolicy, Sample, Sampled
 from rl.costs import step_costs
 from rl.faults import Preempted, Preemption, naming_full_disk
 from rl.groups import BatchConfig, Group, make_minibatches, sampling_metrics, teaches
+from rl.in_flight import InFlight
+from rl.jobs import refuse_cut_off
 from rl.learner import Config, Learner, LearnerConfig
 from rl.metrics import Metrics, Phases
+from rl.place import Place, Unwritten, naming_lost_process
 from rl.policy import Policy
 from rl.rewards import reward
-from rl.rollout import EnvPool, EpisodeJob, Progress, RolloutLimits, run_episodes
+from rl.rollout import (
+    EnvPool,
+    EpisodeJob,
+    Progress,
+    RolloutLimits,
+    run_episodes,
+    stream_episodes,
+)
 from rl.run_folder import Standing, claim, restore, save, write_groups
 from synth.errors import CallerError
-from synth.types import Task
+from synth.types import Task, Trajectory
 
 Report = Callable[[int, dict[str, Any]], None]  # step, its metrics
 
@@ -55,16 +67,19 @@ class GRPOConfig(Config):
     slots: int = 64
     # "one_ahead": a batch is sampled while the one before is trained on (rl/asynchronous.py); its turns are
     # one version old, so batch.max_staleness must be 1 or more
-    sampling: Literal["on_policy", "one_ahead"] = "on_policy"
+    # "in_flight": sampling never stops and takes new weights in mid-turn (rl/in_flight.py); not bit-equal on
+    # resume, max_staleness of 2 or more lets it wait less
+    sampling: Literal["on_policy", "one_ahead", "in_flight"] = "on_policy"
     checkpoint_every: int = 1
     limits: RolloutLimits = RolloutLimits()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()
+    lora: LoraConfig | None = None  # train an adapter instead of all weights
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, fields: Any) -> Any:
-        return with_algorithm(fields) if isinstance(fields, dict) else fields
+        return with_algorithm(refuse_cut_off(fields)) if isinstance(fields, dict) else fields
 
 
 def train_grpo(
@@ -74,6 +89,7 @@ def train_grpo(
     pool: EnvPool,
     run_dir: str | Path,
     progress: Report | None = None,
+    place: Place | None = None,
 ) -> Policy:
     """Train ``policy`` on ``tasks``; or go on where a killed run of the same folder stopped.
 
@@ -81,44 +97,60 @@ def train_grpo(
         policy: where training starts, and the reference of the KL term.
         tasks: never the ones that are measured.
         progress: called after each step.
+        place: a mesh, and the processes that share it; without it one device. Not part of what a run is:
+            it may go on elsewhere.
 
     Raises:
         CallerError: no tasks, a config that can't work, or a folder of another run.
     """
     run_dir = Path(run_dir)
-    _check(config, tasks)
-    claim(run_dir, config, policy, tasks)
+    place = place or Place()
+    _check(config, tasks, place)
+    reference = place.cut(policy.params)
+    policy = policy.with_params(place.whole(reference), policy.version)
+    place.first_then_others(lambda: claim(run_dir, config, policy, tasks))
+    start, full = trained_part(config.lora, reference, config.seed)
     updates = config.steps * config.batch.minibatches
     with (
         Checkpoints(run_dir / "checkpoints") as checkpoints,
         Preemption() as preemption,
         naming_full_disk(run_dir, checkpoints.latest_step),
+        naming_lost_process(place, checkpoints.latest_step),
     ):
-        learner = Learner(policy.score, config.learner, updates, run_dir / "refused", preemption.check)
-        at = restore(checkpoints, Standing(0, learner.init(policy.params), 0), _ahead(config, policy))
-        metrics = Metrics(run_dir, "train")
+        donate = config.sampling == "on_policy"  # one step ahead, a thread still samples with the old weights
+        check, refused = place.check_within(preemption), run_dir / "refused" if place.first else None
+        learner = Learner(
+            policy.score, config.learner, updates, refused, check, donate=donate, mesh=place.mesh, full=full
+        )
+        at = restore(checkpoints, Standing(0, learner.init(start), 0), _ahead(config, policy))
+        metrics = Metrics(run_dir, "train") if place.first else Unwritten()
         metrics.truncate(at.step)
         engine, classes = _engine(config, policy), _classes(tasks, pool)
 
         def sample(step: int, position: int, params: Any, version: int, check: Progress) -> Sampled:
-            engine.update_weights(params, policy.version + version)
-            return collect(config, step, position, tasks, engine, policy, pool, check)
+            engine.update_weights(place.whole(full(params, reference)), policy.version + version)
+            return collect(config, step, position, tasks, engine, policy, pool, check, place)
 
         try:
             phases = Phases()
-            with _sampler(config, sample, preemption.check, at.behind) as sampler:
+            with (
+                _in_flight(config, tasks, engine, policy, pool, preemption.check, at.pending)
+                if config.sampling == "in_flight"
+                else _sampler(config, sample, check, at.behind)
+            ) as sampler:
                 for step in range(at.step, config.steps):
                     version = policy.version + step
                     groups, position = sampler.groups(step, at.position, at.state.params)
                     phases.end("sampling")
-                    write_groups(run_dir, step, groups)
+                    if place.first:
+                        write_groups(run_dir, step, groups)
                     numbers = sampling_metrics(groups, version, classes)
                     state, batches = at.state, make_minibatches(config.batch, _teaching(groups), version)
                     if batches:
-                        state, update = learner.update(state, batches, policy.params)
+                        state, update = learner.update(state, batches, reference)
                         numbers |= update
                     phases.end("learning")
-                    at = Standing(step + 1, state, position, sampler.behind)
+                    at = Standing(step + 1, state, position, sampler.behind, sampler.pending)
                     tokens = numbers["sampled_tokens"]
                     costs = step_costs(policy.config, config.learner, batches, tokens, phases.seconds)
                     metrics.write(step, numbers | phases.seconds | costs)
@@ -127,14 +159,18 @@ def train_grpo(
                     if progress:
                         progress(step, numbers)
                     phases.end("saving")
-                    preemption.check()
+                    place.check_after(preemption)
         except Preempted:
             save(checkpoints, at)
             raise
         finally:
             metrics.close()
-        trained = policy.with_params(at.state.params, policy.version + config.steps)
-        trained.save(run_dir / "policy")
+        weights = place.whole(full(at.state.params, reference))
+        adapter = place.whole(at.state.params) if config.lora else None
+        trained = policy.with_params(weights, policy.version + config.steps)
+        if place.first:
+            save_trained(run_dir, config.lora, adapter)
+            trained.save(run_dir / "policy")
     return trained
 
 
@@ -150,33 +186,45 @@ def collect(
     policy: Policy,
     pool: EnvPool,
     progress: Progress | None = None,
+    shared: Place | None = None,
 ) -> tuple[list[Group], int]:
     """Sample until ``groups_per_step`` groups teach something, or ``max_rounds`` rounds are done (rule 5).
 
     Returns:
         All groups that were sampled, those without a gradient among them, and the next position.
     """
-    groups: list[Group] = []
+
+    def run(jobs: Sequence[EpisodeJob]) -> list[Trajectory]:
+        return run_episodes(engine, policy.template, jobs, pool, config.limits, progress=progress)
+
+    shared, groups = shared or Place(), []
     for _ in range(config.max_rounds):
         missing = config.groups_per_step - sum(map(teaches, groups))
         if missing <= 0:
             break
         jobs = [
-            EpisodeJob(task, sample, episode_seed(config.seed, step, place, task.id, sample))
+            job
             for place in range(position, position + missing)
-            for task in [task_at(tasks, config.seed, place)]
-            for sample in range(config.group_size)
+            for job in group_jobs(config, tasks, step, place)
         ]
         position += missing
-        done = run_episodes(engine, policy.template, jobs, pool, config.limits, progress=progress)
+        done = shared.episodes(jobs, run)
         broken = [i for i, trajectory in enumerate(done) if reward(trajectory) is None]
         if broken:  # the infrastructure's fault: once more, with the same seeds
             retried = [jobs[i] for i in broken]
-            again = run_episodes(engine, policy.template, retried, pool, config.limits, progress=progress)
-            for i, trajectory in zip(broken, again, strict=True):
+            for i, trajectory in zip(broken, shared.episodes(retried, run), strict=True):
                 done[i] = trajectory
         groups += [done[i : i + config.group_size] for i in range(0, len(done), config.group_size)]
     return groups, position
+
+
+def group_jobs(config: GRPOConfig, tasks: Sequence[Task], step: int, place: int) -> list[EpisodeJob]:
+    """The group at a position of the sequence of tasks, begun in ``step``."""
+    task = task_at(tasks, config.seed, place)
+    return [
+        EpisodeJob(task, sample, episode_seed(config.seed, step, place, task.id, sample))
+        for sample in range(config.group_size)
+    ]
 
 
 def task_at(tasks: Sequence[Task], seed: int, position: int) -> Task:
@@ -204,9 +252,32 @@ def _sampler(config: GRPOConfig, sample: Sample, check: Progress, behind: Any) -
     return OneAhead(sample, check, config.steps, behind)
 
 
+def _in_flight(
+    config: GRPOConfig,
+    tasks: Sequence[Task],
+    engine: Engine,
+    policy: Policy,
+    pool: EnvPool,
+    check: Progress,
+    pending: Sequence[int],
+) -> InFlight:
+    driver = Driver(engine)
+    return InFlight(
+        driver,
+        lambda next_job: stream_episodes(driver, policy.template, next_job, pool, config.limits),
+        lambda place, step: group_jobs(config, tasks, step, place),
+        check,
+        steps=config.steps,
+        wanted=config.groups_per_step,
+        max_rounds=config.max_rounds,
+        max_staleness=config.batch.max_staleness,
+        pending=pending,
+    )
+
+
 def _ahead(config: GRPOConfig, policy: Policy) -> Any:
     """Weights of the shapes that a checkpoint holds beside the train state, if it does."""
-    return None if config.sampling == "on_policy" else policy.params
+    return policy.params if config.sampling == "one_ahead" else None
 
 
 # --- metrics ------------------------------------------------------------------------------------------
@@ -232,7 +303,7 @@ def _engine(config: GRPOConfig, policy: Policy) -> Engine:
     )
 
 
-def _check(config: GRPOConfig, tasks: Sequence[Task]) -> None:
+def _check(config: GRPOConfig, tasks: Sequence[Task], place: Place) -> None:
     if not tasks:
         raise CallerError("training needs at least one task; make some with `agent-world tasks`")
     if config.batch.row_length < config.limits.max_len:
@@ -240,8 +311,13 @@ def _check(config: GRPOConfig, tasks: Sequence[Task]) -> None:
             f"batch.row_length {config.batch.row_length} is below limits.max_len {config.limits.max_len}: "
             "the longest episode would not fit in a row; raise batch.row_length"
         )
+    if config.sampling != "on_policy" and (place.mesh is not None or config.lora is not None):
+        raise CallerError(
+            f'sampling = "{config.sampling}" works on one device and with all weights trained; on a mesh or '
+            'with lora use "on_policy"'
+        )
     if config.sampling != "on_policy" and config.batch.max_staleness < 1:
         raise CallerError(
-            f'sampling = "{config.sampling}" trains on turns that are one version old, but '
+            f'sampling = "{config.sampling}" trains on turns that are a version old, but '
             "batch.max_staleness is 0; set it to 1 or more"
         )

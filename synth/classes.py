@@ -21,6 +21,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from synth import embedding, naming
 from synth.embedding import Embedding
 from synth.errors import CallerError
+from synth.sentences import SentenceModel
 
 SECOND_LEVEL = 50  # classes (paper, section on the taxonomy)
 MOST = 10_000  # texts in one Ward tree: its distances take 8 * n * n / 2 bytes, 400 MB for 10,000
@@ -51,7 +52,7 @@ class Taxonomy:
             ``examples``, ``themes``, ``first_level_score``, ``runner_up``, ``runner_up_score``.
     """
 
-    embedding: Embedding
+    embedding: Embedding | SentenceModel
     centres: np.ndarray
     mapping: tuple[dict[str, Any], ...]
 
@@ -68,7 +69,10 @@ class Taxonomy:
     def save(self, folder: Path) -> None:
         """Write ``embedding.npz``, ``centres.npy`` and ``mapping.json`` (the file to review and edit)."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.embedding.save(folder / "embedding.npz")
+        for name in ("embedding.npz", "embedding.json"):
+            (folder / name).unlink(missing_ok=True)
+        fitted = isinstance(self.embedding, Embedding)
+        self.embedding.save(folder / ("embedding.npz" if fitted else "embedding.json"))
         np.save(folder / "centres.npy", self.centres, allow_pickle=False)
         write_mapping(folder / "mapping.json", self.mapping)
 
@@ -79,7 +83,8 @@ class Taxonomy:
         Raises:
             CallerError: a file is absent or damaged, or the mapping is not of these classes.
         """
-        fitted = Embedding.load(folder / "embedding.npz")
+        named = folder / "embedding.json"
+        fitted = SentenceModel.load(named) if named.exists() else Embedding.load(folder / "embedding.npz")
         try:
             centres = np.load(folder / "centres.npy", allow_pickle=False)
         except (OSError, ValueError) as err:
@@ -96,6 +101,7 @@ def fit(
     *,
     classes: int = SECOND_LEVEL,
     namer: Namer | None = None,
+    model: str | None = None,
 ) -> tuple[Taxonomy, list[Place]]:
     """Learn the classes of texts, and place each text.
 
@@ -105,11 +111,12 @@ def fit(
         sources: where each text comes from (:func:`synth.embedding.fit`).
         classes: of the second level; fewer where there are fewer texts.
         namer: a better writer of names, such as a language model; without one terms are joined.
+        model: a sentence model (:mod:`synth.sentences`) instead of TF-IDF.
 
     Raises:
-        CallerError: no texts.
+        CallerError: no texts, or the model is not installed.
     """
-    fitted = embedding.fit(texts, sources)
+    fitted = embedding.fit(texts, sources) if model is None else SentenceModel(model)
     points = fitted.transform(texts)
     labels = _ward(points, classes)
     labels, centres = _settle(points, labels)
@@ -181,7 +188,7 @@ def _centres(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _draft(
-    fitted: Embedding,
+    fitted: Embedding | SentenceModel,
     points: np.ndarray,
     labels: np.ndarray,
     centres: np.ndarray,

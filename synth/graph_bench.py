@@ -3,14 +3,15 @@
 TaskBench (MIT) documents tools of three domains with their dependency links. Two domains declare input
 and output types; their links say whose output another can take. The third, daily life, declares
 parameters only, and its gold graph links every tool with every other (any order in time): it is reported,
-and no schema could earn recall there. The files are measured against, never used as themes.
+and no schema could earn recall there. What a model adds to the schemas is
+measured the same way. The files are measured against, never used as themes.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from synth.graph_schemas import infer_graph
 from synth.sources.found import ToolDoc
 
 Pairs = set[tuple[str, str]]
+Linker = Callable[[list[ToolDoc]], Pairs]
 
 
 @dataclass(frozen=True)
@@ -35,29 +37,36 @@ class Score:
     precision: float
     recall: float
     f1: float
+    by: str = "schemas"  # schemas, model, or both: whose links
 
     def to_json(self) -> dict[str, Any]:
         """For reports."""
         return asdict(self)
 
 
-def score(domain: str, tools: int, declares: bool, inferred: Pairs, gold: Pairs) -> Score:
+def score(
+    domain: str, tools: int, declares: bool, inferred: Pairs, gold: Pairs, by: str = "schemas"
+) -> Score:
     """Compare two sets of (source, target)."""
     right = len(inferred & gold)
     precision = right / len(inferred) if inferred else 0.0
     recall = right / len(gold) if gold else 0.0
     f1 = 2 * precision * recall / (precision + recall) if right else 0.0
     figures = (round(precision, 4), round(recall, 4), round(f1, 4))
-    return Score(domain, tools, declares, len(gold), len(inferred), right, *figures)
+    return Score(domain, tools, declares, len(gold), len(inferred), right, *figures, by)
 
 
-def taskbench(paths: Iterable[Path]) -> list[Score]:
+def taskbench(paths: Iterable[Path], linker: Linker | None = None) -> list[Score]:
     """Scores of TaskBench ``*graph_desc.json[.gz]`` files, in the order given.
+
+    Args:
+        linker: a model's links among tools (:func:`synth.author.online.linker.link_tools`); each file then
+            has three scores: of the schemas alone, of the model alone, and of both together.
 
     Raises:
         CallerError: a file is absent, or no TaskBench graph.
     """
-    return [_measure(path) for path in paths]
+    return [found for path in paths for found in _measure(path, linker)]
 
 
 def tools_of(document: dict[str, Any]) -> list[ToolDoc]:
@@ -70,7 +79,7 @@ def edges(tools: list[ToolDoc]) -> Pairs:
     return {(e.source, e.target) for e in infer_graph(tools).edges if e.kind != "independent"}
 
 
-def _measure(path: Path) -> Score:
+def _measure(path: Path, linker: Linker | None) -> list[Score]:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         document = json.loads(raw)
@@ -84,7 +93,11 @@ def _measure(path: Path) -> Score:
         ) from None
     declares = all("output-type" in node for node in document["nodes"])
     domain = path.name.split(".")[0].removeprefix("taskbench_").removesuffix("_graph_desc")
-    return score(domain, len(tools), declares, edges(tools), gold)
+    found = {"schemas": edges(tools)}
+    if linker is not None:
+        found["model"] = linker(tools)
+        found["both"] = found["schemas"] | found["model"]
+    return [score(domain, len(tools), declares, pairs, gold, by) for by, pairs in found.items()]
 
 
 def _tool(node: dict[str, Any]) -> ToolDoc:

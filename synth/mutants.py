@@ -12,11 +12,11 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from synth.env import state as states
+from synth.judging import for_programs
 from synth.replay import answer_read_from, other_values, paths, replay
 from synth.types import Rubric, Task, ToolStep
 from synth.verify import canonical, comparable_diff, is_number, state_change
@@ -65,7 +65,8 @@ class Mutator:
                     yield kind, what, final, answer
 
     def _key(self, final: State, answer: Any) -> str:
-        """What makes two outcomes the same: the change of the state and the answer."""
+        """What makes two outcomes the same: the change of the state, and the answer as programs see it."""
+        answer = for_programs(self.task.verifier, answer)
         manifest = self.bundle.manifest
         change = comparable_diff(
             state_change(self.bundle.state, final, manifest.tables, manifest.audit_tables)
@@ -214,7 +215,7 @@ class Mutator:
             db.deserialize(final.tables)
             db.execute(f'UPDATE "{table}" SET "{column}" = "{column}" + 1 WHERE "{primary}" = ?', [key])
             db.commit()
-            return replace(final, tables=db.serialize())
+            return states.State(db.serialize(), final.files)
 
 
 # --- answers ------------------------------------------------------------------------------------

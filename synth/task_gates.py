@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.errors import CallerError, InfrastructureError
 from synth.gates import Ledger
+from synth.judging import for_programs, judged_faults
 from synth.leaks import task_leaks
 from synth.replay import Replay, perturbed, replay
 from synth.types import Task, ToolStep
@@ -51,6 +52,8 @@ class TaskGates:
         self._check(ours, "digest", "made for another environment or another version of it")
         leaks = task_leaks(task, bundle.tools, manifest.tables)
         self._check(not leaks, "leak", "the instruction holds " + ", ".join(leaks))
+        for fault in judged_faults(task.verifier):
+            self._check(False, "judged", fault)
         try:
             gold = self._gold()
             if gold is not None and gold.final is not None:
@@ -154,10 +157,11 @@ class TaskGates:
             self._check(not passed, "dropped-step", f"passes without step {index + 1}, {step.tool}")
 
     def _perturbed(self, final: State) -> None:
-        """The right state with an answer that is a little off fails."""
+        """The right state with an answer that is a little off fails; judged parts are not for programs."""
+        seen = canonical(for_programs(self.task.verifier, self.task.reference_answer))
         taken = [
             canonical(answer)
             for answer in perturbed(self.task.reference_answer)
-            if self._passes(final, answer)[0]
+            if canonical(for_programs(self.task.verifier, answer)) != seen and self._passes(final, answer)[0]
         ]
         self._check(not taken, "perturbed", f"passes with the wrong answer {', '.join(taken)[:160]}")

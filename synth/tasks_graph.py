@@ -28,9 +28,10 @@ from synth.verify import canonical, state_change
 MAX_STEPS = 4  # ours: the shipped policy is small; the released script of the paper draws 3 to 8
 STATE_CHANGING = 0.5  # share of the tasks that must change the state (ours)
 KNOWN_LINE = 0.4  # chance that the user states a ledger number himself (ours)
+ADDED = 0.5  # share of the tasks over a grown environment that must use a tool that it gained (ours)
 JOINT = 0.35  # chance to keep a task that asks for two unrelated things (ours)
 ATTEMPTS = 60  # walks a wanted task before giving up (ours)
-WRITE_KINDS = ("create", "update", "confirm", "cancel", "transfer")
+WRITE_KINDS = ("create", "update", "confirm", "cancel", "transfer", "charge", "settle", "waive")
 
 
 class WalkFailed(Exception):
@@ -40,11 +41,13 @@ class WalkFailed(Exception):
 def world_of(bundle: Bundle) -> World:
     """What the author sees of a bundle: tools, schema and pristine rows."""
     manifest = bundle.manifest
+    added = manifest.generator.get("added_tools", ())  # of a grown environment (synth.grow)
     return World(
         tools={t.name: t for t in bundle.tools},
         tables={t.name: t for t in manifest.tables},
         rows={t.name: rows(bundle.state, t.name) for t in manifest.tables},
         env_id=manifest.env_id,
+        notes={"added_tools": [name for name in added if name in {t.name for t in bundle.tools}]},
     )
 
 
@@ -201,6 +204,7 @@ def make_tasks(
     opaque = opaque_refs(tables)
     tasks: dict[str, Task] = {}
     intents: set[str] = set()
+    gained = set(world.notes["added_tools"])
     note = reject or (lambda reason: None)
     low, high = (guide.min_steps, min(guide.max_steps, max_steps + 1)) if guide else (1, max_steps)
     for attempt in range(count * ATTEMPTS):
@@ -217,6 +221,9 @@ def make_tasks(
         changes = any(k in WRITE_KINDS for k in kinds)
         if changes != wanted or not obeys(guide, kinds, len(chain), changes, ""):
             continue
+        short = sum(_uses(t, gained) for t in tasks.values()) < ADDED * (len(tasks) + 1)
+        if gained and short and not gained & set(chain) and attempt < count * ATTEMPTS // 2:
+            continue
         task = _one(bundle, server, author, walk, chain, kinds, rng, guide, note)
         if task is not None and task.instruction not in tasks:
             if intent(task) in intents:
@@ -225,6 +232,10 @@ def make_tasks(
             intents.add(intent(task))
             tasks[task.instruction] = task
     return list(tasks.values())
+
+
+def _uses(task: Task, tools: set[str]) -> bool:
+    return any(step.tool in tools for step in task.chain)
 
 
 def intent(task: Task) -> str:

@@ -34,7 +34,7 @@ def untold(
             if not closed and canonical(value) not in seen and not says_value(text, value):
                 found.append(f"step {number} needs {value!r} ({name.replace('_', ' ')}), which nothing says")
         if number <= len(results):
-            seen.update(map(canonical, _scalars(results[number - 1])))
+            seen.update(map(canonical, scalars(results[number - 1])))
     return found
 
 
@@ -50,9 +50,10 @@ def says_value(folded: str, value: Any) -> bool:
     return re.search(rf"(?<!\w){re.escape(fold(str(value)))}(?!\w)", folded) is not None
 
 
-def _scalars(value: Any) -> Iterable[Any]:
+def scalars(value: Any) -> Iterable[Any]:
+    """All plain values in a result, in document order."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _scalars(item)
+            yield from scalars(item)
     else:
         yield value

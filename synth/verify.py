@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from synth.env import state as states
 from synth.errors import CallerError
+from synth.judging import judged, judged_check
 from synth.types import Check, Criterion, Rubric, Table, Task, Verdict
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
     from synth.env.episode import VerifierServer
     from synth.env.state import State
+    from synth.judging import Judge
 
 ANSWER_FORM = 'the final message must be one JSON object with the single key "answer", and nothing else'
 _PATH = re.compile(r"answer((?:\[\d+\]|\.\w+)*)")
@@ -112,28 +114,46 @@ def _folded(value: Any) -> str:
 # --- rubrics ----------------------------------------------------------------------------------
 
 
-def evaluate(rubric: Rubric, answer: Any, diff: Mapping[str, Any] | None = None) -> list[Check]:
+def evaluate(
+    rubric: Rubric,
+    answer: Any,
+    diff: Mapping[str, Any] | None = None,
+    judge: Judge | None = None,
+    instruction: str = "",
+) -> list[Check]:
     """One check for each criterion, in order.
+
+    Judged criteria need a judge; without one they are left out, and the others decide (:mod:`synth.judging`).
 
     Args:
         rubric: the criteria.
         answer: the parsed answer.
         diff: normalized diff of the initial to the final state; needed by ``state`` criteria only.
+        judge: judges what no program can check.
+        instruction: of the task, which a judge reads.
 
     Raises:
         CallerError: a criterion that can't be evaluated: a field or check that doesn't fit,
-            or one that wants a judge (a model), of which there is none offline.
+            or nothing but judged ones and no judge.
     """
-    return [_evaluate(criterion, answer, diff) for criterion in rubric.criteria]
+    by_program = [c for c in rubric.criteria if c.how == "program"]
+    if judge is None and rubric.criteria and not by_program:
+        raise CallerError(
+            f'criterion {rubric.criteria[0].field}: how="judge" needs a judge model, and there is none here; '
+            'add a check with how="program"'
+        )
+    checks = []
+    for criterion in by_program if judge is None else rubric.criteria:
+        if criterion.how == "judge" and judge is not None:
+            part = _at_path(answer, criterion.field)
+            checks.append(judged_check(criterion, part, judge, instruction))
+        else:
+            checks.append(_evaluate(criterion, answer, diff))
+    return checks
 
 
 def _evaluate(criterion: Criterion, answer: Any, diff: Mapping[str, Any] | None) -> Check:
     name = f"{criterion.field} {criterion.check}"
-    if criterion.how == "judge":
-        raise CallerError(
-            f'criterion {name}: how="judge" needs a judge model, and none is available offline; '
-            'write it as a check with how="program"'
-        )
     if (criterion.field == "state") != (criterion.check == "diff"):
         raise CallerError(f'criterion {name}: the check "diff" and the field "state" belong together')
     if criterion.field == "state":
@@ -226,6 +246,7 @@ def verify(
     final: State,
     answer: Any,
     verifier_server: VerifierServer | None,
+    judge: Judge | None = None,
 ) -> Verdict:
     """Judge one episode of a task.
 
@@ -233,6 +254,7 @@ def verify(
         initial, final: the state before the first and after the last call.
         answer: what :func:`parse_answer` gave; None when the agent gave no answer.
         verifier_server: where verifier programs run; a rubric needs none.
+        judge: of judged criteria; None, as in training: only what programs check counts.
 
     Returns:
         A verdict that passes only when there is at least one check and all of them pass. A
@@ -246,9 +268,22 @@ def verify(
     if isinstance(task.verifier, Rubric):
         needs_state = any(criterion.field == "state" for criterion in task.verifier.criteria)
         diff = state_change(initial, final, manifest.tables, manifest.audit_tables) if needs_state else None
-        checks = evaluate(task.verifier, answer, diff)
+        checks = evaluate(task.verifier, answer, diff, judge, task.instruction)
         return Verdict(passed=bool(checks) and all(c.passed for c in checks), checks=tuple(checks))
     if verifier_server is None:
         raise CallerError(f"task {task.id}: its verifier is a program, which needs a verifier server")
     code = task.verifier.code
     return verifier_server.run(code, initial, final, answer, manifest.tables, manifest.audit_tables)
+
+
+def verdict_with(verdict: Verdict, task: Task, answer: Any, judge: Judge) -> Verdict:
+    """A verdict by programs, with the checks of the task's judged criteria added.
+
+    Args:
+        verdict: what :func:`verify` gave without a judge.
+        answer: of that episode.
+    """
+    parts = [(c, _at_path(answer, c.field)) for c in judged(task.verifier)]
+    more = [judged_check(c, None if part is _MISSING else part, judge, task.instruction) for c, part in parts]
+    passed = verdict.passed and all(check.passed for check in more)
+    return verdict.model_copy(update={"passed": passed, "checks": (*verdict.checks, *more)})

@@ -15,11 +15,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
-from jetstream.core import orchestrator  # pyright: ignore[reportMissingImports]
-from jetstream.core.proto import jetstream_pb2_grpc  # pyright: ignore[reportMissingImports]
 
 from model.engine import Engine
-from model.jetstream import register
+from model.jetstream import logging_as_it_was, register
+
+with logging_as_it_was():
+    from jetstream.core import orchestrator  # pyright: ignore[reportMissingImports]
+    from jetstream.core.proto import jetstream_pb2_grpc  # pyright: ignore[reportMissingImports]
 
 
 @asynccontextmanager

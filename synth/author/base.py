@@ -10,10 +10,14 @@ A stage (:mod:`synth.complexify`, :mod:`synth.tools`, :mod:`synth.tasks_graph`,
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from synth.types import Criterion, Database, Guide, Table, Theme, Tool, ToolStep
+
+if TYPE_CHECKING:
+    from synth.complexify import Gap
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,28 @@ class Miner(Protocol):
     """An author that mines databases itself, for themes that name no tables of the catalogue."""
 
     def mine(self, theme: Theme, rng: random.Random) -> Database: ...
+
+
+@runtime_checkable
+class Grower(Protocol):
+    """An author that makes a finished environment richer, when the arena asks for it (:mod:`synth.grow`)."""
+
+    def enlarge(
+        self, db: Database, theme: Theme, lacking: Sequence[Gap], aims: Sequence[str], rng: random.Random
+    ) -> Database:
+        """The database with tables that close some of ``lacking``; the same one when the author has none."""
+        ...
+
+    def more_tools(
+        self,
+        before: Database,
+        db: Database,
+        theme: Theme,
+        there: Sequence[Tool],
+        rng: random.Random,
+    ) -> list[Tool]:
+        """Tools over what ``db`` has and ``before`` had not, beside those that are there."""
+        ...
 
 
 def provenance_of(author: Author) -> dict[str, Any]:

@@ -7,9 +7,12 @@ transaction: a tool that raises leaves nothing behind.
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from datetime import datetime, timedelta
+
+TYPE_CHECKING = False  # typing's own costs every episode (see frames.py)
+if TYPE_CHECKING:
+    import random
 
 FIRST_ID = 9001  # ids minted in an episode start here, above the numbering of mined rows
 _READABLE_PRAGMAS = {"table_info", "table_list", "index_list", "index_info", "foreign_key_list"}
@@ -60,18 +63,33 @@ class Guarded(sqlite3.Connection):
             return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_DENY
 
+    def replace(self, tables: bytes) -> None:
+        """Put another database in the place of this one, under the same guard.
+
+        Raises:
+            sqlite3.DatabaseError: the bytes are none.
+        """
+        self.own_statement = True
+        try:
+            self.deserialize(tables)
+            self.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        finally:
+            self.own_statement = False
+
     def begin(self) -> None:
         """Open the transaction of one call."""
-        self._own(lambda: self.execute("BEGIN"))
+        self._own("BEGIN")
 
     def end(self, keep: bool) -> None:
         """Close the transaction of one call: keep its writes or undo them."""
-        self._own(super().commit if keep else super().rollback)
+        self._own("COMMIT" if keep else "ROLLBACK")
 
-    def _own(self, action) -> None:
+    def _own(self, statement: str) -> None:
+        if not self.in_transaction and statement != "BEGIN":
+            return  # SQLite itself rolled back (INSERT OR ROLLBACK)
         self.own_statement = True
         try:
-            action()
+            self.execute(statement)  # by its text, so that it's prepared once an episode
         finally:
             self.own_statement = False
 
@@ -94,24 +112,32 @@ class Context:
     Attributes:
         db: SQLite connection, rows as :class:`sqlite3.Row`.
         files: path -> bytes of the environment's other files; changes count as state.
-        rng: ``random.Random`` seeded by the episode's seed and the index of the call.
     """
 
     def __init__(self, db: sqlite3.Connection, files: dict[str, bytes], clock: str, seed: int) -> None:
         self.db = db
         self.files = files
-        self.rng = random.Random()
         self.calls = 0
         self._seed = seed
         self._clock = datetime.fromisoformat(clock)
         self._zulu = clock.endswith("Z")
         self._next_id = FIRST_ID
-        self._now = clock
+        self._rng: random.Random | None = None
+
+    @property
+    def rng(self) -> random.Random:
+        """Randomness seeded by the episode's seed and the index of the call; made when it is asked for."""
+        if self._rng is None:
+            import random
+
+            self._rng = random.Random(f"{self._seed}:{self.calls - 1}")
+        return self._rng
 
     def now(self) -> str:
         """ISO time, the same within a call. The first call sees the clock of the manifest, each later
         call one second more."""
-        return self._now
+        now = self._clock + timedelta(seconds=max(0, self.calls - 1))
+        return now.strftime("%Y-%m-%dT%H:%M:%SZ") if self._zulu else now.isoformat()
 
     def new_id(self, prefix: str) -> str:
         """A new id such as ``LN-9001``; the numbers rise within an episode."""
@@ -121,11 +147,17 @@ class Context:
 
     def start_call(self) -> tuple[int, dict[str, bytes]]:
         """Set clock and randomness for the next call; returns what :meth:`undo` needs."""
-        now = self._clock + timedelta(seconds=self.calls)
-        self._now = now.strftime("%Y-%m-%dT%H:%M:%SZ") if self._zulu else now.isoformat()
-        self.rng = random.Random(f"{self._seed}:{self.calls}")
+        self._rng = None
         self.calls += 1
         return self._next_id, dict(self.files)
+
+    def marks(self) -> dict[str, int]:
+        """Where clock and ids stand, beside the state, for :meth:`restore`."""
+        return {"calls": self.calls, "next_id": self._next_id}
+
+    def restore(self, files: dict[str, bytes], calls: int, next_id: int) -> None:
+        """Go on from a saved moment."""
+        self.files, self.calls, self._next_id, self._rng = files, calls, next_id, None
 
     def undo(self, before: tuple[int, dict[str, bytes]]) -> None:
         """Take ids and files back to before a failed call."""

@@ -26,15 +26,20 @@ import referencing
 
 from synth.env import frames
 from synth.env.bundle import Bundle, read_bundle
+from synth.env.readable import readable
 from synth.env.sandbox import Limits, Provider, pick_provider
-from synth.env.state import State, digest
+from synth.env.state import State, diff, digest
 from synth.env.verifier import VerifierServer, run_verifier
 from synth.env.zygote import Zygote
 from synth.errors import InfrastructureError
 from synth.types import Tool, ToolStep
 
-__all__ = ["EnvServer", "Episode", "Limits", "SolutionResult", "ToolResult", "VerifierServer", "run_verifier"]
+__all__ = [
+    "EnvServer", "Episode", "Limits", "Saved", "SolutionResult", "ToolResult", "VerifierServer",
+    "run_verifier",
+]  # fmt: skip
 
+_encode = json.JSONEncoder(allow_nan=False).encode
 Fault = Literal["caller", "environment"]
 
 
@@ -44,6 +49,7 @@ class ToolResult:
 
     Attributes:
         value: the tool's JSON value; None when there is an error.
+        note: what the agent should know about the value: that it was cut, and how.
         error_code: the tool's own code (a business rule), or ``unknown_tool``, ``invalid_arguments``,
             ``tool_failed``, ``output_too_large``, ``timeout``.
         error_message: one sentence.
@@ -56,6 +62,7 @@ class ToolResult:
     error_message: str | None = None
     fault: Fault | None = None
     seconds: float = 0.0
+    note: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -66,7 +73,23 @@ class ToolResult:
         shown = self.value
         if self.error_code is not None:
             shown = {"error": {"code": self.error_code, "message": self.error_message}}
+        elif self.note is not None:
+            shown = {"note": self.note, "result": self.value}
         return json.dumps(shown, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A moment of an episode, for :meth:`Episode.restore` in the same one or another of its environment.
+
+    Attributes:
+        state: tables and files.
+        calls: calls made, by which clock and randomness go on; next_id: the next id that a tool mints.
+    """
+
+    state: State
+    calls: int
+    next_id: int
 
 
 @dataclass(frozen=True)
@@ -105,7 +128,7 @@ class ArgumentChecks:
         if check is None:
             return ToolResult(None, "unknown_tool", f"there is no tool {str(name)[:80]!r}", "caller")
         try:
-            json.dumps(arguments, allow_nan=False)
+            _encode(arguments)  # says what is no JSON
             wrong = check(arguments) if isinstance(arguments, dict) else "arguments must be a JSON object"
         except (TypeError, ValueError, RecursionError) as err:
             wrong = f"not JSON: {err}"
@@ -218,7 +241,8 @@ class Episode:
             return self._broken("tool_failed", f"{name} broke the protocol: {err}", start)
         seconds = time.monotonic() - start
         if reply.get("error") is None:
-            return ToolResult(reply.get("value"), seconds=seconds)
+            note = reply.get("note")
+            return ToolResult(reply.get("value"), seconds=seconds, note=None if note is None else str(note))
         fault: Fault = "caller" if reply.get("fault") == "caller" else "environment"
         return ToolResult(None, str(reply["error"]), str(reply.get("message")), fault, seconds)
 
@@ -232,13 +256,49 @@ class Episode:
         Raises:
             InfrastructureError: the episode is dead or the state is above ``state_mb``.
         """
+        return self._state_by("snapshot")[1]
+
+    def _state_by(self, op: str) -> tuple[dict[str, Any], State]:
         deadline = time.monotonic() + self.server.limits.wall_s
         try:
-            reply, blob = self._exchange({"op": "snapshot"}, self.server.limits.state_mb << 20, deadline)
-            return State.unpack(reply["index"], blob)
+            reply, blob = self._exchange({"op": op}, self.server.limits.state_mb << 20, deadline)
+            return reply, State.unpack(reply["index"], blob)
         except (TimeoutError, frames.FrameTooLarge, KeyError, TypeError, ValueError) as err:
             self._die(f"no snapshot: {type(err).__name__} {err}")
             raise InfrastructureError(self.dead or "") from None
+
+    def save(self) -> Saved:
+        """This moment: the state, and where clock and ids stand.
+
+        Raises:
+            InfrastructureError: the episode is dead or the state is above ``state_mb``.
+        """
+        reply, state = self._state_by("save")
+        try:
+            return Saved(state, int(reply["calls"]), int(reply["next_id"]))
+        except (KeyError, TypeError, ValueError) as err:
+            self._die(f"it could not be saved: {type(err).__name__} {err}")
+            raise InfrastructureError(self.dead or "") from None
+
+    def restore(self, saved: Saved) -> None:
+        """Go back, or over, to a saved moment. The same calls then give what they gave after it, if the
+        seed is the same.
+
+        Raises:
+            InfrastructureError: the episode is dead or does not answer in time.
+        """
+        index, blob = saved.state.pack()
+        message = {"op": "restore", "index": index, "calls": saved.calls, "next_id": saved.next_id}
+        deadline = time.monotonic() + self.server.limits.wall_s
+        try:
+            self._exchange(message, frames.HEADROOM, deadline, blob)
+        except (TimeoutError, frames.FrameTooLarge, ValueError) as err:
+            self._die(f"not restored: {type(err).__name__} {err}")
+            raise InfrastructureError(self.dead or "") from None
+
+    def changes(self, since: State | None = None) -> str:
+        """What changed since the pristine state, or since a snapshot, a line for each row and file."""
+        return readable(diff(since or self.server.bundle.state, self.snapshot()))
 
     def digest(self) -> str:
         """Canonical digest of the state as it is now; audit tables left out."""
@@ -284,19 +344,20 @@ class Episode:
 
     def _die(self, why: str) -> None:
         self.dead = why
-        self._sock.close()
         self.server._forget(self._number)
+        self._sock.close()
 
     def _require_alive(self) -> None:
         if self.dead is not None:
             raise InfrastructureError(f"the episode has ended: {self.dead}")
 
-    def _exchange(self, message: dict[str, Any], limit: int, deadline: float) -> tuple[dict[str, Any], bytes]:
+    def _exchange(
+        self, message: dict[str, Any], limit: int, deadline: float, blob: bytes = b""
+    ) -> tuple[dict[str, Any], bytes]:
         """One request and its reply; a broken connection ends the episode."""
         self._require_alive()
         try:
-            self._sock.settimeout(max(0.001, deadline - time.monotonic()))
-            frames.send(self._sock, message)
+            frames.send(self._sock, message, blob, deadline=deadline)
             return frames.receive(self._sock, limit, deadline)
         except TimeoutError:
             raise

@@ -137,9 +137,9 @@ def read_state(program: Program, folder: Path, limits: Limits) -> State:
 
 def _needs(program: Program) -> tuple[str, ...]:
     """What the interpreter of the lens needs: that of the server, or our own."""
-    from synth.env.sandbox import _python_paths
+    from synth.env.sandbox import python_paths
 
-    return (*program.roots, *_python_paths())
+    return (*program.roots, *python_paths())
 
 
 def remove(folder: Path) -> None:

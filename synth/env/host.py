@@ -2,9 +2,10 @@
 
 ``python host.py`` reads ``/server/spec.json``, loads the sources beside it, and answers ``initialize``,
 ``tools/list`` and ``tools/call``. State is ``/state``, the folder of the episode. Clock, ids and randomness
-are held still by ``steady/sitecustomize.py`` before this file starts. Two kinds of source:
+are held still by ``steady/sitecustomize.py`` before this file starts. Three kinds of source:
 
 * ``functions``: a file with one function a tool, which finds its data through an environment variable;
+* ``web``: a FastAPI application, one endpoint a tool (``web_host.py``);
 * ``object``: a class whose methods are the tools and whose attributes are the state. The object is made from
   ``/state/init.json``, and what it holds is written to ``/state/object.json`` after every call.
 
@@ -21,11 +22,19 @@ import os
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 SERVER, STATE = Path("/server"), Path("/state")
 MIRROR = STATE / "object.json"
 DEEPEST = 40
+
+
+class Kind(Protocol):
+    """What every kind of source can do."""
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any: ...
+
+    def after(self) -> None: ...
 
 
 def load(path: Path, name: str) -> types.ModuleType:
@@ -135,7 +144,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 _SEEN: set[int] = set()
 
 
-def call(source: Functions | Object, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def call(source: Kind, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """One call as an MCP result."""
     try:
         value = source.call(name, arguments)
@@ -158,9 +167,7 @@ def call(source: Functions | Object, name: str, arguments: dict[str, Any]) -> di
     return {"content": [{"type": "text", "text": text}], "isError": wrong}
 
 
-def answer(
-    source: Functions | Object, spec: dict[str, Any], message: dict[str, Any]
-) -> dict[str, Any] | None:
+def answer(source: Kind, spec: dict[str, Any], message: dict[str, Any]) -> dict[str, Any] | None:
     """The reply to one JSON-RPC message; None for a notification."""
     if "id" not in message:
         return None
@@ -185,6 +192,14 @@ def answer(
     return reply
 
 
+def _source(spec: dict[str, Any]) -> Kind:
+    if spec["kind"] == "web":
+        from web_host import Application  # beside this file
+
+        return Application(spec, STATE, lambda file, name: load(SERVER / file, name))
+    return {"functions": Functions, "object": Object}[spec["kind"]](spec)
+
+
 def main() -> None:
     """Serve until standard input ends."""
     spec = json.loads((SERVER / "spec.json").read_text("utf-8"))
@@ -193,7 +208,7 @@ def main() -> None:
     for name in spec.get("data_variables", ()):
         os.environ[name] = str(STATE)
     sys.path.insert(0, str(SERVER))
-    source = {"functions": Functions, "object": Object}[spec["kind"]](spec)
+    source = _source(spec)
     for line in sys.stdin:
         if line.strip():
             reply = answer(source, spec, json.loads(line))

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import platform
 import resource
 import struct
 import sys
-from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own costs every episode (see frames.py)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 # (audit architecture, "name:number ..."); calls without arguments to look at
 _ALLOWED = {
@@ -78,9 +80,11 @@ def _call(what: str, result: int) -> int:
     return result
 
 
-def _prctl(option: int, *values: int) -> None:
-    padded = [ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4]]
-    _call(f"prctl {option}", _libc().prctl(option, *padded))
+@functools.cache
+def _prctl() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).prctl
+    function.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    return function
 
 
 def landlock_version() -> int:
@@ -92,7 +96,7 @@ def landlock_version() -> int:
 
 def seccomp_supported() -> bool:
     """Whether the filter knows this machine's architecture."""
-    return sys.platform.startswith("linux") and platform.machine() in _ALLOWED
+    return sys.platform.startswith("linux") and os.uname().machine in _ALLOWED
 
 
 def restrict_files(readable: Sequence[str]) -> None:
@@ -118,15 +122,15 @@ def restrict_files(readable: Sequence[str]) -> None:
             _call(f"landlock_add_rule {path}", libc.syscall(445, ruleset, 1, rule, 0))
         finally:
             os.close(handle)
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _call("prctl", _prctl()(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _call("landlock_restrict_self", libc.syscall(446, ruleset, 0))
     os.close(ruleset)
 
 
 def drop_capabilities() -> None:
     """Give up every capability for good, so that root is only the owner of its files."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _libc().prctl(_PR_CAP_AMBIENT, 4, 0, 0, 0)  # absent before Linux 4.3
+    _call("prctl", _prctl()(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _prctl()(_PR_CAP_AMBIENT, 4, 0, 0, 0)  # absent before Linux 4.3
     header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     _call("capset", _libc().capset(header, nothing))
 
@@ -138,7 +142,7 @@ def filter_program() -> bytes:
     installed (its cache of calls that are always allowed), so a list of comparisons costs each new episode
     0.7 ms where the tree costs 0.1 (ours, measured).
     """
-    arch, plain, special = _ALLOWED[platform.machine()]
+    arch, plain, special = _ALLOWED[os.uname().machine]
     allow, refuse = _step(_RETURN, 0, 0, _ALLOW), _step(_RETURN, 0, 0, _EPERM)
     leaves: dict[int, list[bytes]] = {int(item.split(":")[1]): [allow] for item in plain.split()}
     for name, (argument, values) in _BY_ARGUMENT.items():
@@ -179,50 +183,50 @@ def _tree(ranges: list[tuple[int, list[bytes]]]) -> list[bytes]:
     return [_step(_AT_LEAST, len(below), 0, ranges[middle][0]), *below, *above]
 
 
-@functools.cache
-def _in_memory(program: bytes) -> tuple[Any, Any]:
-    """A filter as the kernel takes it: the instructions, and the head that points to them."""
+def prepare_calls(program: bytes) -> Callable[[], None]:
+    """Make ready, before a fork, for the filter of :func:`filter_program`; what comes back installs it.
+
+    The filter holds for the process that installs it and cannot be taken off: no sockets, no new processes or
+    threads, no execve, no signals, no change of files or owners, no mounts, namespaces, ptrace, io_uring,
+    shared memory, keys or modules. This process and its children are made unreadable to others (not dumpable)
+    here, and never get privileges back.
+    """
+    _call("prctl", _prctl()(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _call("prctl", _prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     buffer = ctypes.create_string_buffer(program, len(program))
     head = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
-    return buffer, head
+    prctl, where = _prctl(), ctypes.addressof(head)
 
+    def install(keep: tuple[Any, Any] = (buffer, head)) -> None:
+        if prctl(_PR_SET_SECCOMP, 2, where, 0, 0):
+            raise OSError(ctypes.get_errno(), "the system-call filter was refused")
 
-def prepare_calls(program: bytes) -> None:
-    """Lay a filter out before a fork, so that children find it done."""
-    _in_memory(program)
-    _libc().prctl  # noqa: B018 (looked up once)
-
-
-def restrict_calls(program: bytes) -> None:
-    """Install the filter of :func:`filter_program` for this process; it cannot be taken off.
-
-    No sockets, no new processes or threads, no execve, no signals, no change of files or owners,
-    no mounts, namespaces, ptrace, io_uring, shared memory, keys or modules.
-    """
-    _, head = _in_memory(program)
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(_PR_SET_DUMPABLE, 0)
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(head))
+    return install
 
 
 def restrict_resources(memory_mb: int, cpu_s: int, *, sandboxed: bool = True) -> None:
-    """Limits of this process: address space, processor seconds, no core dumps.
+    """Limits of one episode's process: address space, processor seconds; in a sandbox no further processes.
 
-    In a sandbox also no bytes into files, few descriptors, no further processes; outside one a limit
-    that the platform does not know is passed over.
+    Outside a sandbox a limit that the platform does not know is passed over.
     """
-    limits = {
-        resource.RLIMIT_AS: memory_mb << 20,
-        resource.RLIMIT_CPU: cpu_s,
-        resource.RLIMIT_CORE: 0,
-    }
+    _limit(resource.RLIMIT_AS, memory_mb << 20, sandboxed)
+    _limit(resource.RLIMIT_CPU, cpu_s, sandboxed)
     if sandboxed:
-        limits[resource.RLIMIT_FSIZE] = 0
-        limits[resource.RLIMIT_NOFILE] = 64
-        limits[resource.RLIMIT_NPROC] = 0  # does not bind root; the filter does
-    for which, value in limits.items():
-        try:
-            resource.setrlimit(which, (value, value))
-        except (OSError, ValueError):
-            if sandboxed:
-                raise
+        _limit(resource.RLIMIT_NPROC, 0, True)  # does not bind root; the filter does
+
+
+def restrict_outputs(*, sandboxed: bool = True) -> None:
+    """Limits that the zygote takes and its children inherit: no core dumps; in a sandbox also no bytes into
+    files and few descriptors."""
+    _limit(resource.RLIMIT_CORE, 0, sandboxed)
+    if sandboxed:
+        _limit(resource.RLIMIT_FSIZE, 0, True)
+        _limit(resource.RLIMIT_NOFILE, 64, True)
+
+
+def _limit(which: int, value: int, must: bool) -> None:
+    try:
+        resource.setrlimit(which, (value, value))
+    except (OSError, ValueError):
+        if must:
+            raise

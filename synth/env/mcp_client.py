@@ -33,7 +33,7 @@ from synth.env.bundle import Bundle, read_bundle
 from synth.env.episode import ArgumentChecks, Fault, SolutionResult, ToolResult
 from synth.env.folder import pack, read_state, remove, unpack
 from synth.env.program import Program, require_bubblewrap, sandboxed
-from synth.env.sandbox import Limits, Provider, _interpreter, _python_paths
+from synth.env.sandbox import Limits, Provider, _interpreter, python_paths
 from synth.env.serving import IMPORTED
 from synth.env.state import State, digest
 from synth.env.zygote import blocking_pair
@@ -246,7 +246,7 @@ class McpEpisode:
         calls: list[ToolStep] = []
         with tempfile.TemporaryDirectory(prefix="agent-world-guest-") as empty:
             ours, theirs = blocking_pair()
-            guest = Program((_interpreter(), "-I", "-B", "/agent-world/guest.py"), tuple(_python_paths()))
+            guest = Program((_interpreter(), "-I", "-B", "/agent-world/guest.py"), tuple(python_paths()))
             process = subprocess.Popen(
                 sandboxed(guest, Path(empty), self.server.limits, writable=False),
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={},
@@ -270,7 +270,7 @@ class McpEpisode:
         message: dict[str, Any] = {"code": code}
         while True:
             start = time.monotonic()
-            frames.send(sock, message)
+            frames.send(sock, message, deadline=start + left)
             reply, _ = frames.receive(sock, limits.output_bytes + frames.HEADROOM, start + left)
             left -= time.monotonic() - start
             if "ask" not in reply:

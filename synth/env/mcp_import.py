@@ -34,6 +34,7 @@ from synth.env.sandbox import Limits, Provider
 from synth.env.serving import IMPORTED
 from synth.env.state import State
 from synth.errors import CallerError, EnvironmentFault
+from synth.jsonl import read_jsonl
 from synth.types import Column, Database, Environment, Manifest, Provenance, Table, Theme, Tool, ToolStep
 
 REPORT_FILE = "server/report.json"
@@ -71,6 +72,7 @@ def import_server(
     only: Sequence[str] | None = None,
     binds: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    theme: Theme | None = None,
     license: str = "unknown",
     provider: Provider | None = None,
     limits: Limits | None = None,
@@ -82,6 +84,7 @@ def import_server(
         state: the folder that every episode starts from a copy of.
         given: tool -> arguments worth trying (see :func:`synth.env.probing.probe`).
         only: names of the tools to take; all others are left out, and the report says so.
+        theme: what the environment is about; by default the server's name.
         license: of server and state, for the manifest.
 
     Raises:
@@ -101,6 +104,7 @@ def import_server(
         out,
         given=given,
         only=only,
+        theme=theme,
         license=license,
         provider=provider,
         limits=limits,
@@ -170,17 +174,9 @@ def read_probes(path: Path) -> dict[str, list[dict[str, Any]]]:
     Raises:
         CallerError: the file or a line of it is not that.
     """
+    form = '{"tool": "NAME", "arguments": {...}}'
     given: dict[str, list[dict[str, Any]]] = {}
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise CallerError(f"--probes {path}: cannot be read: {err}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            step = ToolStep.model_validate_json(line)
-        except ValueError:
-            text = 'write {"tool": "NAME", "arguments": {...}} on every line'
-            raise CallerError(f"--probes {path}:{number}: {text}") from None
+    for step in read_jsonl(path, lambda _, line: ToolStep.model_validate_json(line), form, "--probes"):
         given.setdefault(step.tool, []).append(step.arguments)
     return given
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from synth.env.sandbox import BWRAP, Limits, Provider, _interpreter, _python_paths, pick_provider
+from synth.env.sandbox import BWRAP, Limits, Provider, _interpreter, pick_provider, python_paths
 from synth.errors import CallerError
 
 STATE, SERVER = "/state", "/server"
@@ -75,7 +75,7 @@ class Program:
         """With our own interpreter in place of ``{python}``, and what that needs."""
         if self.command[0] != PYTHON:
             return self
-        roots = tuple(dict.fromkeys((*self.roots, *_python_paths())))
+        roots = tuple(dict.fromkeys((*self.roots, *python_paths())))
         return replace(self, command=(_interpreter(), *self.command[1:]), roots=roots)
 
     @property
@@ -106,10 +106,10 @@ def locate(command: list[str], state: Path, binds: list[str], env: dict[str, str
     if executable is None:
         raise CallerError(f"{command[0]}: no such command here; install the server first")
     executable = os.path.abspath(executable)
-    roots = [*_roots_of(executable), *(os.path.abspath(path) for path in binds)]
+    roots = [*roots_of(executable), *(os.path.abspath(path) for path in binds)]
     for path in command[1:]:
         if os.path.isabs(path) and os.path.isfile(path) and not _below(path, state):
-            roots += _roots_of(path)  # node /path/to/server.js
+            roots += roots_of(path)  # node /path/to/server.js
     for root in roots:
         if root in _TOO_MUCH or root == os.path.expanduser("~") or _below(str(state), Path(root)):
             raise CallerError(f"{root}: too much to show to a foreign program; give a narrower --bind")
@@ -126,7 +126,7 @@ def _below(path: str, folder: Path) -> bool:
     return folder.resolve() in (Path(path).resolve(), *Path(path).resolve().parents)
 
 
-def _roots_of(executable: str) -> list[str]:
+def roots_of(executable: str) -> list[str]:
     """The installation that an executable belongs to: a virtual environment, a node folder, or itself."""
     roots = []
     for path in dict.fromkeys((executable, os.path.realpath(executable))):
@@ -136,7 +136,7 @@ def _roots_of(executable: str) -> list[str]:
         venv = next((p for p in parents if (p / "pyvenv.cfg").is_file()), None)
         node = next((p.parent for p in reversed(parents) if p.name == "node_modules"), None)
         if venv is not None:
-            roots += [str(venv), *_roots_of(os.path.realpath(venv / "bin" / "python"))]
+            roots += [str(venv), *roots_of(os.path.realpath(venv / "bin" / "python"))]
         elif parents[0].name == "bin" and any(parents[1].glob("lib/python3*")):
             roots.append(str(parents[1]))  # an interpreter with its library
         else:

@@ -18,11 +18,11 @@ from synth.env import kernel
 from synth.errors import CallerError, InfrastructureError
 
 CHOICE = "AGENT_WORLD_SANDBOX"
-BWRAP, LANDLOCK = "bwrap", "landlock"
-_PACKAGE = Path(__file__).resolve().parent.parent  # synth/
-_INSIDE = "/agent-world"  # where bubblewrap shows the worker's own modules
+BWRAP, LANDLOCK, GVISOR = "bwrap", "landlock", "gvisor"
+PACKAGE = Path(__file__).resolve().parent.parent  # synth/
+INSIDE = "/agent-world"  # where bubblewrap shows the worker's own modules
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from synth.env.worker import main; main()"
-_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,22 @@ def _interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def _python_paths() -> list[str]:
+def python_paths() -> list[str]:
     """What the interpreter needs beyond the system folders: itself and its standard library."""
     prefix = Path(sys.base_prefix).resolve()
     paths = [_interpreter(), *(str(prefix / name) for name in ("lib", "lib64"))]
     return [p for p in paths if os.path.exists(p) and not p.startswith(("/usr/", "/lib"))]
 
 
-def _python(root: str) -> list[str]:
+def python(root: str) -> list[str]:
     # -s -P -S: no user or site packages, no current folder; not -I, which ignores PYTHONHASHSEED
     return [_interpreter(), "-s", "-P", "-S", "-B", "-c", _BOOT, root]
 
 
 def environment() -> dict[str, str]:
     """The whole environment of a sandbox; string hashes are fixed so that sets keep their order."""
-    return {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": "/tmp"}
+    values = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": "/tmp"}
+    return {**values, "LD_BIND_NOW": "1"}  # symbols are found once, not by every child
 
 
 class Bubblewrap:
@@ -98,17 +99,17 @@ class Bubblewrap:
         args = [program, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
         # --die-with-parent would follow the *thread* that starts us; the worker ends with its socket instead
         args += ["--cap-drop", "ALL", "--new-session", "--dev-bind", "/dev/null", "/dev/null"]
-        for path in _SYSTEM:
+        for path in SYSTEM:
             if os.path.islink(path):
                 args += ["--symlink", os.readlink(path), path]
             elif os.path.exists(path):
                 args += ["--ro-bind", path, path]
-        for path in _python_paths():
+        for path in python_paths():
             args += ["--ro-bind", path, path]
         for module in ("__init__.py", "errors.py", "env"):
-            args += ["--ro-bind", str(_PACKAGE / module), f"{_INSIDE}/synth/{module}"]
+            args += ["--ro-bind", str(PACKAGE / module), f"{INSIDE}/synth/{module}"]
         args += ["--tmpfs", "/tmp", "--remount-ro", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
-        return [*args, *_python(_INSIDE)]
+        return [*args, *python(INSIDE)]
 
     def locks(self) -> dict[str, Any]:
         return {"seccomp": True, "capabilities": True, "landlock": None}
@@ -121,10 +122,10 @@ class Landlock:
     isolated = True
 
     def command(self) -> list[str]:
-        return _python(str(_PACKAGE.parent))
+        return python(str(PACKAGE.parent))
 
     def locks(self) -> dict[str, Any]:
-        readable = [p for p in (*_SYSTEM, *_python_paths()) if os.path.exists(p)]
+        readable = [p for p in (*SYSTEM, *python_paths()) if os.path.exists(p)]
         return {"seccomp": True, "capabilities": True, "landlock": readable}
 
 
@@ -142,7 +143,7 @@ class UnsafeLocal:
         )
 
     def command(self) -> list[str]:
-        return _python(str(_PACKAGE.parent))
+        return python(str(PACKAGE.parent))
 
     def locks(self) -> dict[str, Any]:
         return {"seccomp": False, "capabilities": False, "landlock": None}
@@ -151,18 +152,18 @@ class UnsafeLocal:
 @functools.cache
 def _why_not(name: str) -> str | None:
     """None when the provider works on this machine (tried, not guessed), else the reason."""
-    from synth.env.zygote import Zygote  # it needs the providers above
+    from synth.env.zygote import Zygote  # it needs the providers above, as gVisor's does
 
     if not sys.platform.startswith("linux"):
         return "the sandboxes need Linux"
     if not kernel.seccomp_supported():
         return "no system-call filter for this processor"
-    if name == BWRAP and shutil.which("bwrap") is None:
+    if name in (BWRAP, GVISOR) and shutil.which("bwrap" if name == BWRAP else "runsc") is None:
         return "not installed"
     if name == LANDLOCK and kernel.landlock_version() < 1:
         return "the kernel has no Landlock (Linux 5.13 or newer, switched on)"
     try:
-        with Zygote(_PROVIDERS[name](), Limits(), "probe") as zygote:
+        with Zygote(provider(name), Limits(), "probe") as zygote:
             zygote.probe()
     except (InfrastructureError, CallerError, OSError) as err:
         return str(err)
@@ -170,6 +171,15 @@ def _why_not(name: str) -> str | None:
 
 
 _PROVIDERS: dict[str, type[Bubblewrap] | type[Landlock]] = {BWRAP: Bubblewrap, LANDLOCK: Landlock}
+
+
+def provider(name: str) -> Provider:
+    """The provider of a name."""
+    if name == GVISOR:
+        from synth.env.gvisor import Gvisor
+
+        return Gvisor()
+    return _PROVIDERS[name]()
 
 
 def pick_provider(unsafe_local: bool = False) -> Provider:
@@ -184,13 +194,13 @@ def pick_provider(unsafe_local: bool = False) -> Provider:
     if unsafe_local:
         return UnsafeLocal()
     forced = os.environ.get(CHOICE)
-    if forced and forced not in _PROVIDERS:
-        raise CallerError(f"{CHOICE}={forced}: use {BWRAP} or {LANDLOCK}")
+    if forced and forced not in (*_PROVIDERS, GVISOR):
+        raise CallerError(f"{CHOICE}={forced}: use {BWRAP}, {LANDLOCK} or {GVISOR}")
     reasons = []
     for name in [forced] if forced else list(_PROVIDERS):
         reason = _why_not(name)
         if reason is None:
-            return _PROVIDERS[name]()
+            return provider(name)
         reasons.append(f"{name}: {reason}")
     raise CallerError(
         f"no sandbox works here ({'; '.join(reasons)}). Install bubblewrap (apt install bubblewrap) "

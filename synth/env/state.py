@@ -7,31 +7,65 @@ needs the standard library only. Two states are compared by content, never by SQ
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from synth.errors import EnvironmentFault
 
+TYPE_CHECKING = False  # typing, dataclasses and hashlib would cost every episode (see frames.py)
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
     from synth.types import Database, Table
 
-StateDiff = dict[str, dict[str, list[dict[str, Any]]]]
+    StateDiff = dict[str, dict[str, list[dict[str, Any]]]]
+
 FILES = "(files)"  # the name under which files appear in a diff
 MINTED = "*"
 _SQL_TYPES = {"integer": "INTEGER", "real": "REAL", "text": "TEXT"}
+_KEPT = 4 << 20  # bytes of tables up to which a state keeps what was read from it (some 10 times as much)
+_KEYS = (  # first column of each primary key, after the later ones, if any
+    "SELECT m.name, i.name FROM sqlite_master m, pragma_table_info(m.name) i "
+    "WHERE m.type = 'table' AND i.pk > 0 ORDER BY m.rowid, i.cid"
+)
 _MOST_STEPS = 20_000  # x 10,000 SQLite instructions: a foreign file cannot keep a reader busy for ever
 
 
-@dataclass(frozen=True)
 class State:
-    """``tables``: a serialized SQLite database. ``files``: relative path -> bytes."""
+    """``tables``: a serialized SQLite database. ``files``: relative path -> bytes. Not changed once made."""
 
-    tables: bytes
-    files: dict[str, bytes] = field(default_factory=dict)
+    __slots__ = ("_content", "files", "tables")
+
+    def __init__(self, tables: bytes, files: dict[str, bytes] | None = None) -> None:
+        self.tables = tables
+        self.files: dict[str, bytes] = {} if files is None else files
+        self._content: dict[str, _Table] | None = None  # what was read, kept: pristine states are read often
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.tables == other.tables and self.files == other.files
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return State, (self.tables, self.files)
+
+    def __repr__(self) -> str:
+        return f"State({len(self.tables)} bytes of tables, {len(self.files)} files)"
+
+    def content(self) -> dict[str, _Table]:
+        """Its ordinary tables by name, each read once.
+
+        Raises:
+            EnvironmentFault: the bytes are no readable database.
+        """
+        if self._content is not None:
+            return self._content
+        db = open_readonly(self)
+        names = table_names(db)
+        keys = dict(reversed(db.execute(_KEYS).fetchall())) if names else {}
+        content = {name: _Table(db, name, keys.get(name)) for name in names}
+        if len(self.tables) <= _KEPT:
+            self._content = content
+        return content
 
     def pack(self) -> tuple[dict[str, Any], bytes]:
         """A JSON-able index and the bytes it describes, for a frame."""
@@ -50,9 +84,12 @@ class State:
         return cls(blob[: index["tables"]], files)
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values, equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _canonical(value)
 
 
 def _name(identifier: str) -> str:
@@ -140,12 +177,29 @@ def table_names(db: sqlite3.Connection) -> list[str]:
     return [name for (name,) in db.execute(query)]
 
 
-def _read(db: sqlite3.Connection, table: str) -> tuple[list[str], list[tuple]]:
-    try:
-        cursor = db.execute(f"SELECT * FROM {_name(table)}")
-        return [c[0] for c in cursor.description], [tuple(_plain(v) for v in row) for row in cursor]
-    except sqlite3.Error as err:
-        raise EnvironmentFault(f"table {table} cannot be read: {err}") from None
+class _Table:
+    """What one table holds: names of its columns, rows in stored order (no bytes), and its primary key."""
+
+    __slots__ = ("key", "names", "rows", "text")
+
+    def __init__(self, db: sqlite3.Connection, table: str, key: str | None = None) -> None:
+        try:
+            cursor = db.execute(f"SELECT * FROM {_name(table)}")
+            self.names = [c[0] for c in cursor.description]
+            self.rows: list[tuple] = cursor.fetchall()
+        except sqlite3.Error as err:
+            raise EnvironmentFault(f"table {table} cannot be read: {err}") from None
+        self.key = key
+        # equal exactly when names and rows are: 1, 1.0 and true have different texts
+        self.text = repr((self.names, self.rows))
+        if "b'" in self.text or 'b"' in self.text:  # some value may be bytes
+            self.rows = [tuple(_plain(v) for v in row) for row in self.rows]
+
+    def keyed(self) -> dict[Any, dict[str, Any]]:
+        """Rows by primary key; by their own text where there is none."""
+        key = self.key
+        records = [dict(zip(self.names, row, strict=True)) for row in self.rows]
+        return {(r[key] if key else canonical(r)): r for r in records}
 
 
 def _plain(value: Any) -> Any:
@@ -158,8 +212,8 @@ def rows(state: State, table: str) -> list[dict[str, Any]]:
     Raises:
         EnvironmentFault: there is no such table.
     """
-    names, values = _read(open_readonly(state), table)
-    return [dict(zip(names, row, strict=True)) for row in values]
+    found = state.content().get(table) or _Table(open_readonly(state), table)
+    return [dict(zip(found.names, row, strict=True)) for row in found.rows]
 
 
 def digest(state: State, audit_tables: Sequence[str] = ()) -> str:
@@ -168,14 +222,14 @@ def digest(state: State, audit_tables: Sequence[str] = ()) -> str:
     Args:
         audit_tables: tables that only record what was asked; left out.
     """
-    db = open_readonly(state)
+    import hashlib
+
     total = hashlib.sha256()
-    for table in table_names(db):
-        if table in audit_tables:
+    for name, table in state.content().items():
+        if name in audit_tables:
             continue
-        names, values = _read(db, table)
-        total.update(canonical(["table", table, names]).encode())
-        for line in sorted(canonical(row) for row in values):
+        total.update(canonical(["table", name, table.names]).encode())
+        for line in sorted(map(canonical, table.rows)):
             total.update(line.encode("utf-8", "surrogatepass") + b"\n")
     for path in sorted(state.files):
         total.update(canonical(["file", path, hashlib.sha256(state.files[path]).hexdigest()]).encode())
@@ -192,34 +246,21 @@ def diff(before: State, after: State) -> StateDiff:
     """
     if before == after:
         return {}
-    old_db, new_db = open_readonly(before), open_readonly(after)
+    was, now = before.content(), after.content()
     result: StateDiff = {}
-    old_names, new_names = set(table_names(old_db)), set(table_names(new_db))
-    for table in sorted(old_names | new_names):
-        old = _read(old_db, table) if table in old_names else None
-        new = _read(new_db, table) if table in new_names else None
-        if old == new and repr(old) == repr(new):  # most tables; 1, 1.0 and true have different texts
+    for name in sorted(was.keys() | now.keys()):
+        old, new = was.get(name), now.get(name)
+        if old and new and old.text == new.text:  # most tables
             continue
-        key, old_rows = _keyed(old_db, table, old)
-        new_key, new_rows = _keyed(new_db, table, new)
-        _collect(result, table, key or new_key, old_rows, new_rows)
+        key = (old and old.key) or (new and new.key)
+        _collect(result, name, key, old.keyed() if old else {}, new.keyed() if new else {})
     _collect(result, FILES, "path", _file_rows(before), _file_rows(after))
     return result
 
 
-def _keyed(
-    db: sqlite3.Connection, table: str, content: tuple[list[str], list[tuple]] | None
-) -> tuple[str | None, dict[Any, dict[str, Any]]]:
-    if content is None:
-        return None, {}
-    names, values = content
-    info = db.execute(f"PRAGMA table_info({_name(table)})").fetchall()
-    key = next((column[1] for column in info if column[5]), None)
-    records = [dict(zip(names, row, strict=True)) for row in values]
-    return key, {(r[key] if key else canonical(r)): r for r in records}
-
-
 def _file_rows(state: State) -> dict[str, dict[str, Any]]:
+    import hashlib
+
     return {p: {"path": p, "sha256": hashlib.sha256(b).hexdigest()} for p, b in state.files.items()}
 
 
@@ -232,7 +273,7 @@ def _collect(result: StateDiff, table: str, key: str | None, old: dict, new: dic
             continue
         columns = sorted({*old[k], *new[k]})
         pairs = {c: {"old": old[k].get(c), "new": new[k].get(c)} for c in columns if c != key}
-        pairs = {c: p for c, p in pairs.items() if canonical(p["old"]) != canonical(p["new"])}
+        pairs = {c: p for c, p in pairs.items() if repr(p["old"]) != repr(p["new"])}
         if pairs:
             changed.append({"key": k, **pairs})
     if added or removed or changed:
@@ -240,7 +281,8 @@ def _collect(result: StateDiff, table: str, key: str | None, old: dict, new: dic
 
 
 def _ordered(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(records, key=canonical)
+    found = list(records)
+    return sorted(found, key=canonical) if len(found) > 1 else found
 
 
 def normalized_diff(changes: StateDiff, tables: Sequence[Table]) -> StateDiff:

@@ -89,8 +89,7 @@ class VerifierServer:
         deadline = time.monotonic() + self.limits.wall_s
         number, sock = zygote.fork()
         try:
-            sock.settimeout(self.limits.wall_s)
-            frames.send(sock, request, blob)
+            frames.send(sock, request, blob, deadline=deadline)
             reply, _ = frames.receive(sock, self.limits.output_bytes + frames.HEADROOM, deadline)
             return reply
         except TimeoutError:
@@ -100,8 +99,8 @@ class VerifierServer:
         except (frames.FrameTooLarge, ValueError) as err:
             raise InfrastructureError(f"the verifier broke the protocol: {err}") from None
         finally:
-            sock.close()
             zygote.kill(number)
+            sock.close()
 
     def _warm(self) -> Zygote:
         with self._lock:

@@ -29,8 +29,9 @@ def blocking_pair() -> tuple[socket.socket, socket.socket]:
     then takes "nothing yet" for the end.
     """
     ours, theirs = socket.socketpair()
-    ours.setblocking(True)
-    theirs.setblocking(True)
+    if socket.getdefaulttimeout() is not None:
+        ours.setblocking(True)
+        theirs.setblocking(True)
     return ours, theirs
 
 
@@ -57,6 +58,7 @@ class Zygote:
         blob: bytes = b"",
     ) -> None:
         self.provider = provider
+        self._wall_s = limits.wall_s
         self._lock = threading.Lock()
         self._number = 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
@@ -102,6 +104,7 @@ class Zygote:
             InfrastructureError: the sandbox is gone.
         """
         ours, theirs = blocking_pair()
+        frames.wait_at_most(ours, socket.SO_SNDTIMEO, self._wall_s)
         with theirs, self._lock:
             self._number += 1
             try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from synth.env.folder import pack
 from synth.env.mcp_client import McpEnvServer
 from synth.env.mcp_import import ImportReport, import_program
-from synth.env.program import PYTHON, Program
+from synth.env.program import PYTHON, Program, roots_of
 from synth.env.sandbox import Limits, Provider
 from synth.errors import EnvironmentFault
 from synth.importers.tasks import RawTask, TaskRow, judge
@@ -35,6 +35,7 @@ class Source:
         spec: what :mod:`synth.env.host` needs beside: ``kind``; for objects ``class``, ``file``, ``load``.
         calls: tool -> arguments that the publisher says work.
         refused: tools that could not even be read, with the reason.
+        notes: what else was left out, and why.
     """
 
     env_id: str
@@ -46,6 +47,7 @@ class Source:
     calls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tasks: list[RawTask] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Published:
     tasks: list[Task] = field(default_factory=list)
     rows: list[TaskRow] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -73,6 +76,7 @@ class Published:
         return {
             "env_id": self.env_id,
             "error": self.error,
+            "notes": self.notes,
             **counts,
             "tools_by_name": tools,
             "task_rows": rows,
@@ -80,14 +84,18 @@ class Published:
 
 
 def publish(
-    source: Source, out: Path, *, provider: Provider | None = None, limits: Limits | None = None
-) -> Published:
+    source: Source, out: Path, *, provider: Provider | None = None, limits: Limits | None = None,
+    python: Path | None = None,
+) -> Published:  # fmt: skip
     """Write ``out/<env_id>``, and judge the tasks over it.
+
+    Args:
+        python: the interpreter that runs the sources, where they need packages; else our own, bare.
 
     Raises:
         InfrastructureError: the sandbox failed.
     """
-    done = Published(source.env_id, refused=dict(source.refused))
+    done = Published(source.env_id, refused=dict(source.refused), notes=dict(source.notes))
     names = {tool["name"] for tool in source.tools}
     calls = {name: some for name, some in source.calls.items() if name in names}
     with tempfile.TemporaryDirectory(prefix="agent-world-import-") as scratch:
@@ -99,6 +107,8 @@ def publish(
         )
         _lay(state, source.state)
         program = Program(HOST, code=str(code))
+        if python is not None:
+            program = replace(program, command=(str(python), *HOST[1:]), roots=tuple(roots_of(str(python))))
         try:
             done.report = import_program(
                 program, pack(state, (limits or Limits()).state_mb << 20), out / source.env_id,

@@ -9,7 +9,6 @@ branch changes. Drafts are run, judged and gated like all others.
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import re
@@ -19,141 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.admission import check_task
-from synth.env.observed import gives
 from synth.env.verifier import VerifierServer
-from synth.errors import InfrastructureError
-from synth.importers.facts import logical
-from synth.importers.maker import Workshop, askable, literal, naming, writes
+from synth.importers.drafted import Draft, task_of_draft
 from synth.importers.phrasing import capital, order, shown, singular, values, words
-from synth.importers.readings import records as read_records
 from synth.importers.tasks import DONE
 from synth.importers.walks import Variation, scalars
-from synth.replay import replay
-from synth.tasks_graph import task_id
-from synth.types import Difficulty, Program, Task, ToolStep
-from synth.verify import canonical, is_number, state_change
+from synth.importers.whole_tables import Source, call_text, sources
+from synth.importers.workshop import Workshop, askable, literal, naming, writes
+from synth.types import Task, ToolStep
+from synth.verify import is_number
 
-MAX_CALLS = 8  # as synth.tasks_program
 LOOPS = range(2, 6)  # ours: writes of one loop
-VERIFIER = """\
-import json
-
-{facts}
-
-TABLE = {table!r}
-WANTED = {wanted!r}  # branch -> what it changes
-TABLES = {tables!r}
-
-
-def same(a, b):
-    numbers = [isinstance(x, (int, float)) and not isinstance(x, bool) for x in (a, b)]
-    return abs(a - b) < 0.005 if all(numbers) else type(a) is type(b) and a == b
-
-
-def expected(found):
-{body}
-
-
-def verify(initial, final, answer):
-    found = logical({{name: initial.rows(name) for name in TABLES}}, initial.files)[TABLE]
-    right, branch = expected(found)
-    changed = json.dumps(initial.diff(final), sort_keys=True)
-    return [
-        ("answer", same(answer, right), ""),
-        ("state", changed == WANTED[branch], f"changed {{changed[:200]}}"),
-    ]
-"""
-
-
-@dataclass(frozen=True)
-class Source:
-    """How all records of a table are read: code that sets ``found``, the reads that it makes, and where."""
-
-    table: str
-    code: str
-    fields: dict[str, str]  # column -> field of the records
-    where: str
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A program before it was run; ``branches`` are the writes of each branch."""
-
-    instruction: str
-    body: str  # of solve, after ``found`` is set
-    expected: str  # of the verifier: returns (answer, branch)
-    branches: dict[str, list[ToolStep]]
-    pattern: str
-    branch: bool = False
-    loop: bool = False
-    aggregate: bool = True
-
-
-def plain(name: str) -> str:
-    """As field names come out of :func:`read_records`."""
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
-
-
-def sources(shop: Workshop) -> list[Source]:
-    """Tables that a program can read as a whole."""
-    found = []
-    for table, records in shop.tables.items():
-        made = _read_at_once(shop, table, records) or _list_and_read(shop, table, records)
-        if made is not None:
-            found.append(made)
-    return found
-
-
-def _fields(got: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, str]:
-    """Column -> field, for the columns whose values came back in full; empty when the name is not among
-    them."""
-    name = str(naming(records))
-    fields = {}
-    for column in records[0]:
-        wanted = Counter(canonical(r.get(column)) for r in records)
-        if not wanted - Counter(canonical(r.get(plain(column))) for r in got):
-            fields[column] = plain(column)
-    return fields if name in fields else {}
-
-
-def _call(step: ToolStep) -> str:
-    return f"call({step.tool!r}, **{step.arguments!r})"
-
-
-def _read_at_once(shop: Workshop, table: str, records: list[dict[str, Any]]) -> Source | None:
-    for read in shop.reads:
-        fields = _fields(read_records(read.value), records)
-        if len(fields) > 1:
-            code = f"found = records({_call(read.step)})"
-            return Source(table, code, fields, shop.context(read.step))
-    return None
-
-
-def _list_and_read(shop: Workshop, table: str, records: list[dict[str, Any]]) -> Source | None:
-    """A listing of a folder, then one read of all files in it."""
-    folder = next((f for f in shop.known.folders() if f.rpartition("/")[2] == table), None)
-    if folder is None:
-        return None
-    files = shop.known.files(folder)
-    ends = {f.rpartition(".")[2] for f in files}
-    listed = [r for r in shop.reads if folder in scalars(r.step.arguments) and all(
-        gives(r.value, f.rpartition("/")[2]) for f in files)]  # fmt: skip
-    many = [
-        (tool, name) for tool in shop.tools for case in shop.proven(tool, False)
-        for name, value in case.arguments.items()
-        if tool.read_only and isinstance(value, list) and value and set(value) <= set(files)
-    ]  # fmt: skip
-    if len(ends) != 1 or not listed or not many:
-        return None
-    tool, name = many[0]
-    text = (
-        f"import re\n"
-        f"    names = sorted(set(re.findall(r'[\\w-]+\\.{ends.pop()}', str({_call(listed[0].step)}))))\n"
-        f"    found = records(call({tool.name!r}, {name}=[{folder + '/'!r} + name for name in names]))"
-    )
-    got = shop.run([ToolStep(tool=tool.name, arguments={name: sorted(files)})])
-    fields = _fields(read_records(got[0].value), records) if got else {}
-    return Source(table, text, fields, f"In the folder {folder}: ") if len(fields) > 1 else None
 
 
 def drafts(
@@ -177,7 +52,7 @@ def drafts(
             continue
         seen.add(draft.instruction)
         try:
-            task = _task(shop, verifiers, source, draft, rng.randrange(1_000_000))
+            task = task_of_draft(shop, verifiers, source, draft, rng.randrange(1_000_000))
             faults = check_task(shop.server, shop.server.bundle, task, verifiers)
             if faults:
                 raise ValueError(f"{faults[0].gate}: {faults[0].detail}")
@@ -185,9 +60,6 @@ def drafts(
         except ValueError as err:
             refused["program: " + re.sub(r'".*?"|\\d+', "*", str(err))[:70]] += 1
     return tasks
-
-
-# --- the shapes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -286,7 +158,7 @@ def _branch(shop: Workshop, source: Source, rng: random.Random, changed: Iterato
     )
     body = (
         f"if sum(1 for r in found if {part.solve}) > {limit}:\n"
-        f"        {_call(first.step)}\n    else:\n        {_call(second.step)}\n    return {DONE!r}"
+        f"        {call_text(first.step)}\n    else:\n        {call_text(second.step)}\n    return {DONE!r}"
     )
     verify = f"    return {DONE!r}, 'then' if sum(1 for r in found if {part.verify}) > {limit} else 'else'"
     return Draft(
@@ -368,74 +240,3 @@ def _sql_loop(
     form = json.dumps({parameter: step("x").arguments[parameter].replace("'x'", f"'{MARK}'")})
     form = form.replace(json.dumps(MARK)[1:-1], MARK)
     return f"set its {words(column)} to {value}", form, step
-
-
-# --- trying ------------------------------------------------------------------------------------------
-
-
-def _task(shop: Workshop, verifiers: VerifierServer, source: Source, draft: Draft, seed: int) -> Task:
-    """Run a draft.
-
-    Raises:
-        ValueError: it does not hold; the text says why.
-    """
-    server, manifest = shop.server, shop.server.bundle.manifest
-    wanted = {name: _change(shop, steps, seed) for name, steps in draft.branches.items()}
-    if len(set(wanted.values())) < len(wanted):
-        raise ValueError("both branches change the same")
-    solution = f"{inspect.getsource(read_records)}\n\ndef solve(call):\n    {source.code}\n    {draft.body}\n"
-    solution = "from __future__ import annotations\nfrom typing import Any\n\n\n" + solution
-    facts = (
-        inspect.getsource(logical)
-        .replace("dict[str, list[dict[str, Any]]]", "dict")
-        .replace("dict[str, bytes]", "dict")
-    )
-    code = VERIFIER.format(
-        facts=facts,
-        table=source.table,
-        wanted=wanted,
-        tables=[t.name for t in manifest.tables],
-        body=draft.expected,
-    )
-    with server.open(seed) as episode:
-        result = episode.run_solution(solution, max_calls=MAX_CALLS)
-        final = episode.snapshot() if result.error is None and episode.dead is None else None
-    if final is None or not result.calls or result.answer is None:
-        raise ValueError(f"the solution failed: {result.error}")
-    gold = verifiers.run(
-        code, server.bundle.state, final, result.answer, manifest.tables, manifest.audit_tables
-    )
-    if not gold.passed:
-        wrong = "; ".join(f"{c.name} {c.detail}" for c in gold.checks if not c.passed)
-        raise ValueError(f"the verifier fails the solution: {gold.error or wrong}")
-    changed = bool(state_change(server.bundle.state, final, manifest.tables, manifest.audit_tables))
-    writing = sum(not server.tools[c.tool].read_only for c in result.calls) if changed else 0
-    return Task(
-        id=task_id(manifest.env_id, "program", draft.instruction, manifest.digest),
-        env_id=manifest.env_id, env_digest=manifest.digest, route="program", instruction=draft.instruction,
-        reference_answer=result.answer, verifier=Program(code=code), chain=tuple(result.calls),
-        solution=solution,
-        difficulty=Difficulty(
-            steps=len(result.calls), tools=len({c.tool for c in result.calls}), writes=writing,
-            branch=draft.branch, loop=draft.loop, aggregate=draft.aggregate,
-        ),
-        changes_state=changed, pattern=draft.pattern, seed=seed,
-    )  # fmt: skip
-
-
-def _change(shop: Workshop, steps: list[ToolStep], seed: int) -> str:
-    """What writes change, as the verifier will see it."""
-    if not steps:
-        return "{}"
-    try:
-        run = replay(shop.server, steps, seed)
-    except InfrastructureError as err:
-        raise ValueError(f"a write took the server down: {err}") from None
-    failed = next((r for r in run.results if not r.ok), None)
-    if failed is not None or run.final is None:
-        raise ValueError(f"a write does not work: {failed.error_message if failed else ''}")
-    manifest = shop.server.bundle.manifest
-    change = state_change(shop.server.bundle.state, run.final, manifest.tables, manifest.audit_tables)
-    if not change:
-        raise ValueError("a write without effect")
-    return json.dumps(change, sort_keys=True)

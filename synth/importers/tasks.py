@@ -17,7 +17,7 @@ from typing import Any
 from synth.admission import check_task
 from synth.env.mcp_client import McpEnvServer
 from synth.env.verifier import VerifierServer
-from synth.errors import CallerError
+from synth.jsonl import read_jsonl
 from synth.replay import replay
 from synth.tasks_graph import task_id
 from synth.types import Criterion, Difficulty, Program, Rubric, Task, ToolStep
@@ -52,6 +52,7 @@ class RawTask:
         answer: a value, or its JSON text.
         prose: how many lines of its rubric only a judge could read.
         checks: sources of ``check_func(final_state) -> bool`` over an object's attributes (EnvScaler's).
+        verifier: code of a whole verifier program, where the publisher has one.
         fault: why it cannot be read.
         pattern: which shape it has, for diagnosis.
     """
@@ -62,6 +63,7 @@ class RawTask:
     answer: Any = None
     prose: int = 0
     checks: list[str] = field(default_factory=list)
+    verifier: str | None = None
     fault: str | None = None
     pattern: str = "imported"
 
@@ -72,20 +74,14 @@ def read_tasks(path: Path) -> list[RawTask]:
     Raises:
         CallerError: the file or a line of it is not that.
     """
-    found = []
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise CallerError(f"{path}: cannot be read: {err}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            raw = json.loads(line)
-            calls = [{"tool": str(call["tool"]), "args": dict(call["args"])} for call in raw["calls"]]
-            found.append(RawTask(f"line {number}", str(raw["task"]), calls, raw.get("answer")))
-        except (ValueError, KeyError, TypeError) as err:
-            text = 'write {"task": ..., "calls": [{"tool": ..., "args": {...}}], "answer": ...}'
-            raise CallerError(f"{path}:{number}: {text} ({type(err).__name__} {err})") from None
-    return found
+    form = '{"task": ..., "calls": [{"tool": ..., "args": {...}}], "answer": ...}'
+    return read_jsonl(path, _raw_task, form)
+
+
+def _raw_task(number: int, line: str) -> RawTask:
+    raw = json.loads(line)
+    calls = [{"tool": str(call["tool"]), "args": dict(call["args"])} for call in raw["calls"]]
+    return RawTask(f"line {number}", str(raw["task"]), calls, raw.get("answer"))
 
 
 @dataclass(frozen=True)
@@ -154,13 +150,16 @@ def _convert(server: McpEnvServer, raw: RawTask, names: Mapping[str, str]) -> tu
     verifier: Rubric | Program = Rubric(criteria=(*_criteria(answer), state))
     if raw.checks:
         verifier = Program(code=CHECKS.format(checks=raw.checks, done=DONE))
+    elif raw.verifier is not None:
+        verifier = Program(code=raw.verifier)
+    route = "program" if isinstance(verifier, Program) else "graph"
     instruction = raw.instruction + (f' Answer "{DONE}" when all is done.' if answer == DONE else "")
     writes = sum(not server.tools[step.tool].read_only for step in chain)
     task = Task(
-        id=task_id(manifest.env_id, "program" if raw.checks else "graph", raw.instruction, manifest.digest),
+        id=task_id(manifest.env_id, route, raw.instruction, manifest.digest),
         env_id=manifest.env_id,
         env_digest=manifest.digest,
-        route="program" if raw.checks else "graph",
+        route=route,
         instruction=instruction,
         reference_answer=answer,
         verifier=verifier,

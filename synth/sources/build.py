@@ -54,6 +54,7 @@ def build(
     license: str | None = None,
     classes: int = SECOND_LEVEL,
     namer: Namer | None = None,
+    model: str | None = None,
     progress: Progress = lambda done, total, what: None,
 ) -> Built:
     """Run all stages over the data in ``paths`` and write ``out``.
@@ -64,6 +65,7 @@ def build(
         license: the caller's word for candidates whose source states none.
         classes: of the second level.
         namer: writes class names; without one they are made of distinctive terms.
+        model: a sentence model for the taxonomy (:mod:`synth.sentences`); TF-IDF without one.
         progress: called as things get done.
 
     Raises:
@@ -79,7 +81,7 @@ def build(
         left = f"nothing is left of {len(found)} candidates ({_common(refused)})"
         raise CallerError(f"{paths[0]}: {left}; add data, or name a --license")
     unique.sort(key=lambda f: f.key)
-    taxonomy, places = _classes(unique, out, classes, namer, progress)
+    taxonomy, places = _classes(unique, out, classes, namer, model, progress)
     themes = _themes(unique, places, {f.key: told for f, told in kept}, license)
     funnel = _funnel(found, candidates, refused, pairs, close, themes, places)
     progress(0, 1, "writing")
@@ -155,11 +157,17 @@ def _filter(
 
 
 def _classes(
-    unique: Sequence[Found], out: Path, classes: int, namer: Namer | None, progress: Progress
+    unique: Sequence[Found],
+    out: Path,
+    classes: int,
+    namer: Namer | None,
+    model: str | None,
+    progress: Progress,
 ) -> tuple[Taxonomy, list[Place]]:
     """The fitted taxonomy; one that was fitted on the same texts is read back with its edited names."""
     texts = [found.words() for found in unique]
-    key = hashlib.sha256(json.dumps([VERSION, classes, texts]).encode()).hexdigest()
+    made = [VERSION, classes, texts, *([model] if model else [])]
+    key = hashlib.sha256(json.dumps(made).encode()).hexdigest()
     folder, mark = out / "taxonomy", out / "taxonomy" / "key.txt"
     progress(0, 1, "classes")
     if mark.exists() and mark.read_text("utf-8") == key:
@@ -167,7 +175,8 @@ def _classes(
         return taxonomy, taxonomy.place(texts)
     mark.unlink(missing_ok=True)
     titles = [f"{found.name}. {found.description}" for found in unique]
-    taxonomy, places = fit(texts, titles, [found.origin for found in unique], classes=classes, namer=namer)
+    origins = [found.origin for found in unique]
+    taxonomy, places = fit(texts, titles, origins, classes=classes, namer=namer, model=model)
     taxonomy.save(folder)
     _write(mark, key)
     return taxonomy, places

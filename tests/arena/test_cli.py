@@ -57,6 +57,8 @@ COMMANDS = [
     "synth tools",
     "tasks",
     "mutate",
+    "judge",
+    "synth grow",
     "check",
     "train",
     "arena",

@@ -7,12 +7,17 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fixtures.make import write_library
+from fixtures.rollouts import COPIES, make_task
 from flax import nnx
+from transformers_agent import TransformersAgent, ours, turns_of
 
 from arena.cli import main
 from arena.measure import BASE
 from model.tokens import ChatTemplate, tool_text
 from rl.policy import Policy
+from rl.pool import EnvPool
+from synth.env.bundle import read_bundle
 
 TOOLS = [
     {
@@ -68,3 +73,21 @@ def greedy(policy: Policy, prompt: list[int], count: int) -> list[int]:
         hidden = model(row, jnp.arange(len(ids))[None], jnp.ones_like(row))
         ids.append(int(np.argmax(np.asarray(model.logits(hidden[0, -1])))))
     return ids[len(prompt) :]
+
+
+@pytest.mark.slow
+def test_transformers_solves_a_whole_task_as_the_engine_does(tmp_path):
+    """Turn by turn, calls in the sandbox, up to the verdict; a task that the base policy passes."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    write_library(tmp_path)
+    bundle = read_bundle(tmp_path / "library")
+    assert main(["export", str(BASE), str(tmp_path / "policy")]) == 0
+    policy, agent = Policy.load(tmp_path / "policy"), TransformersAgent(tmp_path / "policy")
+    tasks = [make_task(bundle, book) for book in COPIES]
+    with EnvPool({bundle.manifest.env_id: bundle.path}) as pool:
+        for task, trajectory in zip(tasks, ours(policy, tasks, pool), strict=True):
+            turns, right = agent.answer(task, pool, policy)
+            assert turns == turns_of(trajectory)
+            assert trajectory.verdict is not None
+            assert right == trajectory.verdict.passed

@@ -10,6 +10,7 @@ import pytest
 from arena.plan import keep_plan, kept_plan, read_out_of_memory
 from arena.plan_command import END, HEAD, START, neighbours, run_plan
 from arena.plan_config import read_config
+from arena.training import read_place
 from model.chips import CHIPS, Slice, TopologyError, group_bandwidth, parse_topology
 from model.roofline import forward_flops, train_flops
 from model.shapes import SHAPES
@@ -124,3 +125,24 @@ def test_the_table_stands_between_its_marks(tmp_path, capsys):
     assert text.endswith(f"{END}\nafter\n")
     with pytest.raises(CallerError, match="marks"):
         run_plan([file], False, False, file, False)
+
+
+def test_train_takes_the_mesh_of_a_plan_or_of_words(capsys):
+    """``--mesh``: the same axes mean the same thing in ``plan`` and in ``train``."""
+    place, how = read_place("fsdp=1")
+    assert place.mesh is not None
+    assert dict(place.mesh.shape) == {"fsdp": 1}
+    assert how == {"mesh": place.mesh}
+    with pytest.raises(CallerError, match="mesh fsdp 8 x tensor 8 is 64 devices, this run has"):
+        read_place("tpu_configs/qwen3-14b.v5p-128.toml")
+
+
+def test_how_a_plan_runs_its_model_is_how_train_does(tmp_path):
+    file = tmp_path / "one.toml"
+    text = Path("tpu_configs/qwen3-8b.v5p-64.toml").read_text()
+    file.write_text(text.replace("fsdp = 4\ntensor = 8", "fsdp = 1"))
+    _, how = read_place(str(file))
+    model = read_config(file).train_model()
+    assert how["remat"] == model.remat == "attention"
+    assert how["scan_layers"]
+    assert (how["compute_dtype"], how["vocab_chunks"]) == (model.compute_dtype, model.vocab_chunks)

@@ -13,9 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from fixtures.http_server import Handler, served
 
 SILENCE = 8.0  # seconds; longer than the timeout of every client here
 
@@ -64,11 +65,9 @@ class Chat:
 def serve() -> Iterator[Chat]:
     chat = Chat()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Answers(Handler):
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.body())
             with chat.lock:
                 chat.under_way += 1
                 chat.most = max(chat.most, chat.under_way)
@@ -81,22 +80,8 @@ def serve() -> Iterator[Chat]:
             if not status:
                 self.close_connection = True
                 return
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.say(content, status)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    chat.url = f"http://127.0.0.1:{server.server_port}/v1"
-    try:
+    with served(Answers) as address:
+        chat.url = f"{address}/v1"
         yield chat
-    finally:
-        server.shutdown()
-        server.server_close()

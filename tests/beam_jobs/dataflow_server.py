@@ -11,8 +11,9 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fixtures.http_server import Handler, served
 
 
 class Dataflow:
@@ -65,16 +66,14 @@ def serve() -> Iterator[tuple[Dataflow, str]]:
     """The service and its endpoint."""
     dataflow = Dataflow()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Service(Handler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            job = json.loads(self.body())
             place = re.fullmatch(
                 r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs", self.path.partition("?")[0]
             )
             assert place is not None, self.path
-            self.say(dataflow.create(body | {"projectId": place[1], "location": place[2]}))
+            self.say(dataflow.create(job | {"projectId": place[1], "location": place[2]}))
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -85,22 +84,5 @@ def serve() -> Iterator[tuple[Dataflow, str]]:
                 return self.say({})
             self.say(dataflow.describe(next(job for job in dataflow.jobs if job["id"] == found[1])))
 
-        def say(self, content: dict[str, Any]) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield dataflow, f"http://localhost:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Service) as address:
+        yield dataflow, address.replace("127.0.0.1", "localhost")

@@ -4,6 +4,7 @@ The server is fake-gcs-server (the Go program that ``fake-gcs-server-python-wrap
 passes everything through but the requests for which its ``fault`` function names trouble:
 
     "503"       the service is overloaded; the request isn't passed on
+    "403"       the client may not do that (any more); likewise, and clients don't try again
     "lost"      the request is done, but its answer never arrives
     "cut"       an upload's body ends halfway and the connection breaks
     "short"     a download's body ends halfway and the connection breaks
@@ -22,8 +23,9 @@ import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fixtures.http_server import Handler, served
 
 BUCKET = "agent-world-test"
 Fault = Callable[[str, str, int], str | None]  # method, path (and " NAME" of an upload), number -> trouble
@@ -37,66 +39,42 @@ class Proxy:
         self.fault: Fault = lambda method, path, number: None
         self.seen: list[tuple[str, str, str]] = []
         self.requests = 0
+        self.url = ""
         self._lock = threading.Lock()
-        proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_one_request(self) -> None:
-                try:
-                    super().handle_one_request()
-                except OSError:
-                    self.close_connection = True
-
-            def serve(self) -> None:
-                proxy.handle(self)
-
-            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def handle(self, request: BaseHTTPRequestHandler) -> None:
+    def handle(self, request: Handler) -> None:
         with self._lock:
             self.requests += 1
             number = self.requests
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        body = request.body()
         trouble = self.fault(request.command, request.path + uploaded(request.path, body), number)
         if trouble:
             self.seen.append((trouble, request.command, request.path))
         match trouble:
             case "503":
-                return answer(request, 503, b'{"error": {"code": 503, "message": "backend error"}}')
+                return request.say({"error": {"code": 503, "message": "backend error"}}, 503)
+            case "403":
+                return request.say({"error": {"code": 403, "message": "no permission"}}, 403)
             case "silent":
                 time.sleep(8.0)
-                return drop(request)
+                return request.drop()
             case "slow":
                 time.sleep(0.3)
             case "cut":
                 self.cut(request, body)
-                return drop(request)
+                return request.drop()
             case "race":
                 self.pass_on(request, body, other=b"somebody else's\n")
         status, headers, content = self.pass_on(request, body)
         if trouble == "lost":
-            return drop(request)
+            return request.drop()
         if trouble == "short":
-            answer(request, status, content[: len(content) // 2], headers, length=len(content))
-            return drop(request)
-        return answer(request, status, content, headers)
+            request.say(content[: len(content) // 2], status, headers, length=len(content))
+            return request.drop()
+        return request.say(content, status, headers)
 
     def pass_on(
-        self, request: BaseHTTPRequestHandler, body: bytes, other: bytes | None = None
+        self, request: Handler, body: bytes, other: bytes | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """The request to the real server; with ``other``, an upload of that to the same name instead."""
         path, headers = request.path, dict(request.headers)
@@ -118,7 +96,7 @@ class Proxy:
         finally:
             connection.close()
 
-    def cut(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+    def cut(self, request: Handler, body: bytes) -> None:
         """Half of the body reaches the server, then the connection breaks."""
         connection = http.client.HTTPConnection(self.upstream.netloc, timeout=60)
         connection.putrequest(request.command, request.path, skip_accept_encoding=True)
@@ -137,28 +115,6 @@ def uploaded(path: str, body: bytes) -> str:
     return " " + body.partition(b'"name": "')[2].partition(b'"')[0].decode(errors="replace")
 
 
-def answer(
-    request: BaseHTTPRequestHandler,
-    status: int,
-    content: bytes,
-    headers: dict[str, str] | None = None,
-    length: int | None = None,
-) -> None:
-    request.send_response(status)
-    for name, value in (headers or {"Content-Type": "application/json"}).items():
-        if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
-            request.send_header(name, value)
-    request.send_header("Content-Length", str(len(content) if length is None else length))
-    request.end_headers()
-    request.wfile.write(content)
-
-
-def drop(request: BaseHTTPRequestHandler) -> None:
-    """Break the connection."""
-    request.close_connection = True
-    request.connection.shutdown(2)
-
-
 @contextmanager
 def serve() -> Iterator[Proxy]:
     """A server with an empty bucket, its proxy, and the environment that points Google's clients there."""
@@ -169,20 +125,27 @@ def serve() -> Iterator[Proxy]:
         said: Any = server._process.stderr  # a line a request; the server stops when nobody reads them
         threading.Thread(target=lambda: deque(said, maxlen=0), daemon=True).start()
         proxy = Proxy(server.url)
-        settings = {
-            "STORAGE_EMULATOR_HOST": proxy.url,
-            "GOOGLE_CLOUD_PROJECT": "test",
-            "AGENT_WORLD_GCS_PATIENCE": "20",
-        }
-        before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
-        from google.cloud import storage
 
-        storage.Client(project="test").create_bucket(BUCKET)
-        try:
-            yield proxy
-        finally:
-            proxy.close()
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-            os.environ["STORAGE_EMULATOR_HOST"] = server.url  # the wrapper takes it away itself
+        class Passing(Handler):
+            def pass_on(self) -> None:
+                proxy.handle(self)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = pass_on
+
+        with served(Passing) as proxy.url:
+            settings = {
+                "STORAGE_EMULATOR_HOST": proxy.url,
+                "GOOGLE_CLOUD_PROJECT": "test",
+                "AGENT_WORLD_GCS_PATIENCE": "20",
+            }
+            before = {name: os.environ.get(name) for name in settings}
+            os.environ.update(settings)
+            from google.cloud import storage
+
+            storage.Client(project="test").create_bucket(BUCKET)
+            try:
+                yield proxy
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+                os.environ["STORAGE_EMULATOR_HOST"] = server.url  # the wrapper takes it away itself

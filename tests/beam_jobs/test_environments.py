@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from fixtures.make import write_library
+from fixtures.rollouts import make_task
 
 from beam_jobs import io, mine, synthesize, validate
 from beam_jobs.stage import Summary
@@ -109,6 +112,30 @@ def test_targeted_synthesis_obeys_the_guide_and_leaves_other_tasks_alone(
     assert {task.guide_id for task in made} == {"writes", "reads"}
     assert all(task.changes_state == (task.guide_id == "writes") for task in made)
     assert fingerprint(run / f"tasks/{env_id}.train.jsonl") == before
+
+
+def test_orders_of_one_environment_never_ask_the_same_twice_in_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = read_bundle(write_library(tmp_path / "library"))
+
+    def asked(book: int, words: str, **more: str) -> Task:
+        return make_task(bundle, book, id=f"library-{words}", instruction=words, **more)
+
+    first = [asked(1, "How many of B-1?"), asked(2, "How many of B-2?")]
+    second = [asked(1, "Count B-1."), asked(3, "Count B-3."), asked(2, "How many of B-2?")]
+    drawn = iter([first, second])
+    same_by_program = asked(1, "B-1, how many?", route="program")
+    monkeypatch.setattr("synth.tasks_graph.make_tasks", lambda *given, **more: next(drawn))
+    monkeypatch.setattr("synth.tasks_program.make_tasks", lambda *given, **more: [same_by_program])
+    orders = [synthesize.Order("library", 3, seed) for seed in (0, 1)]
+    payload = {"orders": [synthesize._plain(order) for order in orders]}
+    counters: Counter[str] = Counter()
+    made = synthesize._draft(bundle, None, None, None, payload, counters)
+    assert [task.instruction for task in made] == [
+        "How many of B-1?", "How many of B-2?", "B-1, how many?", "Count B-3."
+    ]  # fmt: skip
+    assert (counters["drafted"], counters["dropped_duplicate"]) == (7, 3)
 
 
 def test_the_same_orders_give_the_same_files_in_other_processes(built: Built, tmp_path: Path) -> None:

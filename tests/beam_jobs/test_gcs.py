@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,25 +25,11 @@ pytest.importorskip(
 import gcs_server
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[gcs_server.Proxy]:
-    with gcs_server.serve() as proxy:
-        yield proxy
-
-
 @pytest.fixture
-def proxy(service: gcs_server.Proxy) -> Iterator[gcs_server.Proxy]:
-    service.seen.clear()
-    yield service
-    service.fault = lambda method, path, number: None
-
-
-@pytest.fixture
-def store(proxy: gcs_server.Proxy, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A fresh run folder in the bucket; calls of the squares stage go to a local file."""
-    os.environ["AGENT_WORLD_TEST_CALLS"] = str(tmp_path / "calls.txt")
-    yield open_store(f"gs://{gcs_server.BUCKET}/{abs(hash(request.node.name))}")
-    del os.environ["AGENT_WORLD_TEST_CALLS"]
+    monkeypatch.setenv("AGENT_WORLD_TEST_CALLS", str(tmp_path / "calls.txt"))
+    return open_store(bucket_url)
 
 
 def once(kind: str, method: str, part: str = "") -> gcs_server.Fault:

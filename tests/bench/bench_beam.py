@@ -5,7 +5,8 @@
 Start-up is left out: each side first does two environments in its own run folder, and the time that this
 took beyond their work is taken off (importing Beam, starting workers, each stage's pipeline). Both sides run
 in one invocation, one after the other, in fresh processes, and must leave the same bytes. A machine with
-other work to do makes the ratio meaningless; the load is printed with it.
+other work to do makes the ratio meaningless; the load is printed with it, and the processor seconds of both
+sides, which say whether the second worker does work that one alone would not have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -43,10 +45,13 @@ print(json.dumps({
 
 
 def side(run: Path, count: int, workers: int, tasks: int) -> dict[str, Any]:
-    """Wall and work seconds of one side, in a process of its own."""
+    """Wall, work and processor seconds of one side, in a process of its own (with all its children)."""
     command = [sys.executable, "-c", SIDE, str(run), str(count), str(workers), str(tasks)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(made.stdout.splitlines()[-1])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads(made.stdout.splitlines()[-1]) | {"cpu": cpu}
 
 
 def measure(count: int, tasks: int, room: Path) -> dict[str, Any]:
@@ -63,6 +68,7 @@ def measure(count: int, tasks: int, room: Path) -> dict[str, Any]:
         net[workers] = whole["seconds"] - start_up
         figures[f"seconds_{workers}"] = round(whole["seconds"], 1)
         figures[f"start_up_{workers}"] = round(start_up, 1)
+        figures[f"cpu_seconds_{workers}"] = round(whole["cpu"], 1)
         figures[f"stages_{workers}"] = whole["stages"]
         figures[f"dead_{workers}"] = whole["dead"]
     for part in PARTS:

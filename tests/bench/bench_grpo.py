@@ -17,20 +17,18 @@ is listed in "missing" with the reason.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jax
 import numpy as np
+from peers import run_peer
 
 from model.config import ModelConfig
 from model.engine import Engine
@@ -61,6 +59,7 @@ SPEC: dict[str, Any] = {
 }
 PEERS = {"trl": "trl", "tunix": "tunix"}  # name -> the package to look for
 GOALS = {"ours/trl": 2.0, "ours/tunix": 2.0}  # the whole step, times faster
+LIMIT_S = 1800.0  # of a peer; one that takes longer is missing
 Step = dict[str, float]
 
 
@@ -134,29 +133,6 @@ def run_ours(spec: dict[str, Any]) -> dict[str, Any]:
     return {"version": "this checkout", "steps": steps}
 
 
-def interpreter(name: str) -> str | None:
-    """The Python that has a peer, if any."""
-    named = os.environ.get(f"AGENT_WORLD_{name.upper()}_PYTHON")
-    if named:
-        return named
-    return sys.executable if importlib.util.find_spec(PEERS[name]) else None
-
-
-def run_peer(name: str, spec: dict[str, Any]) -> dict[str, Any] | str:
-    """A peer's result, or why there is none."""
-    python = interpreter(name)
-    if python is None:
-        return f"not installed; name a Python that has it in AGENT_WORLD_{name.upper()}_PYTHON"
-    script = Path(__file__).with_name(f"grpo_{name}.py")
-    try:
-        done = subprocess.run([python, str(script), json.dumps(spec)], capture_output=True, text=True)
-    except OSError as err:
-        return f"{python}: {err.strerror}"
-    if done.returncode:
-        return f"failed: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}"
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def summary(spec: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     """Medians over the steps after the warm ones."""
     steps: list[Step] = result["steps"][spec["warm"] :]
@@ -176,7 +152,11 @@ def main(words: Sequence[str] | None = None) -> int:
     spec = SPEC | {"steps": arguments.steps}
     figures, missing = {}, {}
     for name in arguments.only.split(","):
-        result = run_ours(spec) if name == "ours" else run_peer(name, spec)
+        result = (
+            run_ours(spec)
+            if name == "ours"
+            else run_peer(f"grpo_{name}.py", name, PEERS[name], spec, LIMIT_S)
+        )
         if isinstance(result, str):
             missing[name] = result
         else:

@@ -92,7 +92,8 @@ def main() -> None:
     mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     rng = random.Random(0)
     word = lambda: str(rng.randrange(3, spec["vocab_size"]))  # noqa: E731
-    prompt = lambda: " ".join(word() for _ in range(spec["prompt_tokens"]))  # noqa: E731
+    own = spec["prompt_tokens"] - 1  # the sampler puts a start token in front
+    prompt = lambda: " ".join(word() for _ in range(own))  # noqa: E731
     data = [{"prompts": [prompt() for _ in range(spec["prompts"])]} for _ in range(count)]
     lengths: set[int] = set()
 

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from model.engine import PREFILL_BUCKETS, Engine
+from model.engine import Engine
+from model.rows import PREFILL_BUCKETS
 from model.slots import Slots
 from model.transformer import init_params
 

@@ -6,17 +6,13 @@ import pytest
 from fixtures.compiled import compile_once  # noqa: F401
 from fixtures.make import write_library
 from fixtures.rollouts import COPIES, make_task
+from fixtures.toy import teach_half, toy_policy, toy_tokenizer
 
-from model.config import ModelConfig
-from model.tokens import ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
-from rl.batch import text_sample
-from rl.data import scripted_episode
-from rl.learner import OptimizerConfig
+from model.tokens import ChatTemplate, Tokenizer
 from rl.policy import Policy
 from rl.pool import EnvPool
-from rl.sft import SFTConfig, train_sft
-from synth.env.bundle import Bundle, mcp_tool, read_bundle
-from synth.types import Task, ToolStep
+from synth.env.bundle import Bundle, read_bundle
+from synth.types import Task
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +28,7 @@ def pool(bundle):
 
 @pytest.fixture(scope="session")
 def tokenizer(bundle, tmp_path_factory) -> Tokenizer:
-    texts = [tool_text(mcp_tool(tool)) for tool in bundle.tools]
-    texts += ["How many copies of the book are there?", answer_text(3)] * 3
-    texts += [call_text(ToolStep(tool="get_book", arguments={"book_id": "B-1"}))] * 3
-    return train_tokenizer(texts, 420, tmp_path_factory.mktemp("tokenizer"))
+    return toy_tokenizer(bundle, tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="session")
@@ -45,10 +38,7 @@ def template(tokenizer) -> ChatTemplate:
 
 @pytest.fixture(scope="session")
 def policy(tokenizer) -> Policy:
-    config = ModelConfig(
-        vocab_size=448, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=64, max_len=640
-    )
-    return Policy.fresh(config, tokenizer, seed=0)
+    return toy_policy(tokenizer)
 
 
 @pytest.fixture(scope="session")
@@ -64,19 +54,8 @@ def twins(bundle) -> list[Task]:
 
 @pytest.fixture(scope="session")
 def half_trained(policy, pool, twins, tmp_path_factory) -> Policy:
-    """A policy that calls the right tool and then names the right number in about 3 of 10 episodes.
-
-    Made by supervised training on scripted episodes, most of which end in a wrong number.
-    """
-    examples = []
-    for task in twins:
-        for n in range(10):
-            answer = task.reference_answer if n < 3 else 9
-            episode = scripted_episode(pool.server(task.env_id), policy.template, task, task.chain, answer)
-            examples.append(text_sample(episode.ids, episode.weights()))
-    optimizer = OptimizerConfig(learning_rate=1e-2, schedule="cosine", warmup_steps=5)
-    config = SFTConfig(epochs=40, rows=4, row_length=640, checkpoint_every=1000, optimizer=optimizer)
-    return train_sft(config, policy, examples, tmp_path_factory.mktemp("half_trained"))
+    """A policy that calls the right tool and then names the right number in less than 2 of 10 episodes."""
+    return teach_half(policy, pool, twins, tmp_path_factory.mktemp("half_trained"), right=2)
 
 
 @pytest.fixture

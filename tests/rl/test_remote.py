@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -152,6 +153,31 @@ def test_refused_requests_and_dead_servers_have_their_own_faults():
         ask(url)
     with pytest.raises(InfrastructureError, match="ConnectError"):
         ask(url)  # it is gone now
+
+
+def test_another_server_answers_for_one_that_is_dead_or_hangs():
+    """Real connections: refused by the first, never answered by the second; nobody waits between tries."""
+    with Scripted((200, choice())) as dead:
+        pass
+    with socket.create_server(("127.0.0.1", 0)) as hung, Scripted((200, choice())) as alive:
+        silent = f"http://127.0.0.1:{hung.getsockname()[1]}/v1"  # it takes connections and says nothing
+        for order in ([dead, silent, alive], [silent, alive, dead], [alive, dead, silent]):
+            for seed in range(3):
+                waits = []
+                with RemoteDriver(order, "p", eos_id=9, timeout_s=1.0, sleep=waits.append) as remote:
+                    assert remote.complete([1, 2], seed, 8, Sampling(), ()).tokens == [5, 9]
+                    assert remote.complete([1, 2], seed, 8, Sampling(), ()).tokens == [5, 9]
+                assert waits == []
+
+
+def test_a_server_that_dies_ends_the_episode_not_the_run(half_trained, pool, twins):
+    with Scripted((200, choice())) as url:
+        pass
+    jobs = [EpisodeJob(twins[0], sample, sample) for sample in range(2)]
+    with RemoteDriver(url, "p", eos_id=half_trained.tokenizer.eos_id, sleep=lambda _: None) as driver:
+        episodes = run_episodes(driver, half_trained.template, jobs, pool, LIMITS)
+    assert [(t.finish_reason, t.verdict) for t in episodes] == [("error", None)] * 2
+    assert "no answer after 6 tries" in episodes[0].error
 
 
 def test_distributions_whose_logprobs_are_unknown_are_refused():

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from pathlib import Path
 
 import pytest
+from fixtures.make import extra_tool, library, with_tools
 from fixtures.rollouts import Puppet, make_task
 
 from model.engine import Engine
 from model.tokens import answer_text
 from rl.pool import EnvPool
 from rl.rollout import EpisodeJob, RolloutLimits, run_episodes
+from synth.env.bundle import read_bundle, write_bundle
+from synth.env.sandbox import Limits
 from synth.errors import CallerError, InfrastructureError
 from synth.types import Criterion, Program, Rubric, ToolStep
 
@@ -190,6 +196,60 @@ def test_a_dead_server_is_replaced(engine, bundle, tasks):
         script = [call("get_book", book_id="B-1"), answer_text(2)]
         (t,) = play(engine, pool, [script], tasks[:1])
     assert t.verdict.passed
+
+
+def signal_tree(pid: int, number: int) -> None:
+    """A signal to a process and all below it, the lowest first."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        signal_tree(int(child), number)
+    os.kill(pid, number)
+
+
+def process_of(pool) -> int:
+    """The process at the head of the library's sandbox."""
+    return pool.server("library")._zygote._process.pid
+
+
+def test_a_sandbox_that_is_killed_in_mid_episode_ends_its_episodes_and_is_replaced(engine, bundle, tasks):
+    """kill -9 of the whole sandbox while an episode runs in it; the next episodes get a new one."""
+    with EnvPool({"library": bundle.path}) as pool:
+        episode = pool.open(tasks[0])
+        first = process_of(pool)
+        signal_tree(first, signal.SIGKILL)
+        with pytest.raises(InfrastructureError):
+            episode.call("get_book", {"book_id": "B-1"})
+        script = [call("get_book", book_id="B-1"), answer_text(2)]
+        (t,) = play(engine, pool, [script], tasks[:1])
+        assert process_of(pool) != first
+    assert t.verdict.passed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_sandbox_that_hangs_is_replaced(engine, bundle, tasks):
+    """Its process is stopped: alive, but it opens nothing. Takes the 30 s that an opening may take."""
+    with EnvPool({"library": bundle.path}) as pool:
+        first = process_of(pool)
+        signal_tree(first, signal.SIGSTOP)
+        script = [call("get_book", book_id="B-1"), answer_text(2)]
+        hit, other = play(engine, pool, [script, script], tasks[:1] * 2)
+        assert process_of(pool) != first
+    assert hit.verdict.passed
+    assert other.verdict.passed
+
+
+def test_a_tool_that_hangs_costs_its_own_episode_only(engine, tmp_path):
+    """A real endless loop in a tool: ended at its time limit, the other episode goes on."""
+    write_bundle(
+        with_tools(library(), extra_tool("spin", "def spin(ctx):\n    while True: pass")), tmp_path / "l"
+    )
+    task = make_task(read_bundle(tmp_path / "l"), 1)
+    with EnvPool({task.env_id: tmp_path / "l"}, limits=Limits(wall_s=5.0)) as pool:
+        fine = [call("get_book", book_id="B-1"), answer_text(2)]
+        hit, spared = play(engine, pool, [[call("spin")], fine], [task] * 2)
+    assert (hit.finish_reason, hit.verdict) == ("error", None)
+    assert "timeout" in hit.error
+    assert spared.verdict.passed
 
 
 def test_more_jobs_than_slots_end_in_the_order_of_jobs_with_the_same_tokens(policy, pool, tasks):

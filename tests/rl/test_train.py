@@ -187,6 +187,12 @@ def test_wrong_calls_are_refused_in_one_line(unbroken, half_trained, pool, twins
         train_grpo(narrow, half_trained, twins, pool, run_dir)
 
 
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"limits": {"top_k": 20}}])
+def test_draws_from_a_part_of_the_vocabulary_are_refused(fields):
+    with pytest.raises(ValueError, match=r"top_[pk]: tokens drawn .* can't be trained on"):
+        GRPOConfig.model_validate(fields)
+
+
 def test_rule_5_dropped_groups_are_refilled_up_to_the_cap(half_trained, pool, bundle, run_dir):
     """Nobody can pass these tasks: every round is sampled, nothing is learned, the reward is logged."""
     never = Rubric(criteria=(Criterion(field="answer", check="equals", expected="never"),))
@@ -219,7 +225,7 @@ def test_a_broken_sandbox_is_tried_once_more(half_trained, pool, twins, monkeypa
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_grpo_raises_the_pass_rate_in_a_real_environment(seed, half_trained, pool, twins, run_dir):
-    """From 0.1 to 0.3 to above 0.8: the policy knows two answers and comes to give the right one."""
+    """From below 0.2 to above 0.8: the policy knows two answers and comes to give the right one."""
     config = GRPOConfig(
         seed=seed,
         steps=24,
@@ -231,5 +237,5 @@ def test_grpo_raises_the_pass_rate_in_a_real_environment(seed, half_trained, poo
     )
     train_grpo(config, half_trained, twins, pool, run_dir)
     rewards = [row["reward"] for row in read_metrics(run_dir / "train.jsonl")]
-    assert rewards[0] < 0.3
+    assert rewards[0] < 0.2
     assert np.mean(rewards[-4:]) > 0.8

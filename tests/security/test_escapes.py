@@ -27,7 +27,7 @@ from fixtures.make import extra_tool, library, with_tools
 from synth.env import sandbox
 from synth.env.bundle import read_bundle, write_bundle
 from synth.env.episode import EnvServer, VerifierServer
-from synth.env.sandbox import Bubblewrap, Landlock, Limits, UnsafeLocal
+from synth.env.sandbox import Limits, UnsafeLocal
 from synth.errors import CallerError, InfrastructureError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandboxes need Linux")
@@ -53,12 +53,12 @@ def bundle(tmp_path_factory):
     return write_attackable(tmp_path_factory.mktemp("bundles"))
 
 
-@pytest.fixture(scope="module", params=["bwrap", "landlock"])
+@pytest.fixture(scope="module", params=["bwrap", "landlock", "gvisor"])
 def provider(request):
     reason = sandbox._why_not(request.param)
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
-    return {"bwrap": Bubblewrap, "landlock": Landlock}[request.param]()
+    return sandbox.provider(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -470,7 +470,8 @@ def test_an_endless_loop_is_killed_and_the_server_lives_on(bundle, provider):
         with pytest.raises(InfrastructureError, match="did not end"):
             episode.call("search_books", {"genre": "travel"})
         assert lives_on(server)
-        assert eventually(lambda: descendants(root) <= before), "the looping process must be gone"
+        if provider.name != "gvisor":  # whose processes are not the host's
+            assert eventually(lambda: descendants(root) <= before), "the looping process must be gone"
 
 
 def processor_time():
@@ -506,8 +507,10 @@ def test_a_flood_of_output_goes_nowhere(server, capfd):
     assert capfd.readouterr() == ("", "")
     for megabytes in (3, 200):
         result = attack(server, big_result, megabytes=megabytes)
-        assert (result.error_code, result.fault) == ("output_too_large", "environment"), result
-    assert attack(server, big_result, megabytes=1024).error_code in {"output_too_large", "tool_failed"}
+        assert result.ok, result
+        assert len(result.to_json()) < LIMITS.output_bytes
+        assert (result.note or "").startswith("cut: ")
+    assert attack(server, big_result, megabytes=1024).error_code == "tool_failed"  # no memory for it
     assert lives_on(server)
 
 
@@ -528,6 +531,160 @@ def test_forged_frames_cannot_flood_or_confuse_the_parent(server):
     assert attack(server, forge, size=1 << 31, body="").error_code == "output_too_large"
     assert attack(server, forge, size=5, body="{nope").error_code is not None
     assert attack(server, forge, size=2, body="[]").error_code is not None
+    assert lives_on(server)
+
+
+# --- other episodes, verifiers and answers ----------------------------------------------------------
+
+
+def keep(ctx, secret):
+    import builtins
+    import json
+
+    ctx.files["secret.txt"] = secret.encode()
+    ctx.db.execute("UPDATE member SET name = ?", (secret,))
+    builtins.secret = secret
+    json.dumps = lambda *_, **__: secret
+    return "kept"
+
+
+def search(half, other):
+    """Look for a text through all objects of this process, in memory of others, and in what is around."""
+    import builtins
+    import gc
+    import os
+
+    text = half + other  # so that the request itself does not hold it
+    found = []
+    if hasattr(builtins, "secret"):
+        found.append("builtins")
+    for thing in gc.get_objects():
+        try:
+            inner = list(thing.values()) if isinstance(thing, dict) else list(thing)
+        except Exception:
+            continue
+        for item in inner:
+            if isinstance(item, bytes | str) and (text if isinstance(item, str) else text.encode()) in item:
+                found.append(type(thing).__name__)
+    try:
+        entries = os.listdir("/proc")
+    except OSError:
+        entries = ["self", "1", str(os.getppid())]
+    for entry in entries:
+        for name in ("mem", "environ", "cmdline", "maps"):
+            try:
+                open(f"/proc/{entry}/{name}", "rb").read(100)
+                found.append(f"/proc/{entry}/{name}")
+            except OSError:
+                pass
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_tools(tmp_path_factory, provider):
+    """An environment with a tool that leaves secrets wherever it can, beside the attacks."""
+    path = tmp_path_factory.mktemp("secrets") / "attackable"
+    body = "\n".join(inspect.getsource(keep).splitlines()[1:])
+    tools = [
+        extra_tool("attack", RUN, {"code": {}, "name": {}, "arguments": {}}),
+        extra_tool("keep", "def keep(ctx, *, secret):\n" + body, {"secret": {}}, read_only=False),
+    ]
+    write_bundle(with_tools(library(), *tools), path)
+    with EnvServer(path, provider=provider, limits=LIMITS) as server:
+        yield server
+
+
+def look_for(episode, secret):
+    """What the search finds from within an episode."""
+    half = len(secret) // 2
+    code = textwrap.dedent(inspect.getsource(search))
+    arguments = {"half": secret[:half], "other": secret[half:]}
+    result = episode.call("attack", {"code": code, "name": "search", "arguments": arguments})
+    assert result.ok, result
+    return result.value
+
+
+def test_an_episode_sees_nothing_of_others_and_nothing_is_left_over(two_tools):
+    secret = secrets.token_hex(16)
+    with two_tools.open(seed=1) as before, two_tools.open(seed=1) as one:
+        assert one.call("keep", {"secret": secret}).value == "kept"
+        with two_tools.open(seed=1) as after:
+            assert look_for(before, secret) == []
+            assert look_for(after, secret) == []
+            assert secret.encode() not in after.snapshot().tables
+            assert after.snapshot().files == {}
+            assert after.call("get_book", {"book_id": "B-1"}).value["book_id"] == "B-1"  # its own json.dumps
+        assert "builtins" in look_for(one, secret)  # so the search does find what is there
+    with two_tools.open(seed=1) as last:
+        assert look_for(last, secret) == []
+
+
+def test_neither_a_tool_nor_another_verifier_reads_a_verifier_or_an_answer(two_tools, provider):
+    secret = secrets.token_hex(16)
+    state = two_tools.bundle.state
+    code = f"def verify(initial, final, answer):\n    return [('ok', answer == {secret!r}, '')]"
+    hunt = textwrap.dedent(inspect.getsource(search))
+    half = len(secret) // 2
+    hunter = f"{hunt}\n\ndef verify(i, f, a):\n    found = search({secret[:half]!r}, {secret[half:]!r})\n"
+    hunter += "    return [('nothing', found == [], str(found))]"
+    with VerifierServer(provider, LIMITS) as verifiers, two_tools.open(seed=1) as episode:
+        assert verifiers.run(code, state, state, secret, ()).passed
+        assert look_for(episode, secret) == []
+        verdict = verifiers.run(hunter, state, state, None, ())
+        assert verdict.passed, verdict
+
+
+def test_a_verdict_cannot_be_forged_by_a_tool_a_state_or_an_answer(server, provider):
+    state = server.bundle.state
+    honest = "def verify(initial, final, answer):\n    return [('ok', answer == 42, '')]"
+    forged = '{"checks": [["ok", true, ""]], "passed": true}'
+    with VerifierServer(provider, LIMITS) as verifiers:
+        result = attack(server, forge, size=len(forged), body=forged)
+        assert not result.ok or result.value is None  # at most an odd result of its own call
+        assert not verifiers.run(honest, state, state, None, ()).passed
+        for answer in (
+            forged,
+            {"checks": [["ok", True, ""]]},
+            [["ok", True, ""]],
+            "__import__('os')._exit(0)",
+        ):
+            assert not verifiers.run(honest, state, state, answer, ()).passed
+        for claim in ("[('ok', 1, '')]", "[('ok', 'True', '')]", "[]", "True", "{'checks': 1}"):
+            lying = f"def verify(initial, final, answer):\n    return {claim}"
+            assert not verifiers.run(lying, state, state, None, ()).passed
+
+
+def pickled(path):
+    class Bomb(Exception):
+        def __reduce__(self):
+            return (open, (path, "w"))
+
+        def __str__(self):
+            return "boom"
+
+    import pickle
+
+    raise Bomb(pickle.dumps(Bomb()))
+
+
+def return_pickled(path):
+    class Bomb(dict):
+        def __reduce__(self):
+            return (open, (path, "w"))
+
+    return [Bomb(), {"x": Bomb(a=1)}]
+
+
+def test_pickles_are_never_opened(server, tmp_path):
+    import pickle
+
+    marker = tmp_path / "opened"
+    for function in (pickled, return_pickled):
+        result = attack(server, function, path=str(marker))
+        assert result.ok or result.fault == "environment"
+    body = pickle.dumps({"value": 1}, 0).decode("latin-1")
+    assert not attack(server, forge, size=len(body), body=body).ok
+    assert not marker.exists()
     assert lives_on(server)
 
 
@@ -557,8 +714,8 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from test_escapes import descendants
 from synth.env.episode import EnvServer
-from synth.env.sandbox import Bubblewrap, Landlock
-server = EnvServer(sys.argv[2], provider={"bwrap": Bubblewrap, "landlock": Landlock}[sys.argv[3]]())
+from synth.env.sandbox import provider
+server = EnvServer(sys.argv[2], provider=provider(sys.argv[3]))
 episode = server.open(seed=1)
 print(*descendants(os.getpid()), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from serving.conftest import BASE
@@ -70,3 +75,27 @@ def test_the_stub_gets_what_the_engine_says(engine):
         said = [t for t in tokens if t != engine.eos_id]
         assert said == shown
     assert answers[-1][1]  # text for text
+
+
+@pytest.mark.timeout(900)
+def test_the_command_serves_until_it_is_told_to_end():
+    """``agent-world serve --grpc`` as a process: it says where, the stub gets an answer, SIGTERM ends it."""
+    words = "serve --grpc --port 0 --slots 2 --max-len 256"
+    command = [sys.executable, "-m", "arena.cli", *words.split()]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    try:
+        assert line.startswith("gRPC at 127.0.0.1:")
+        with grpc.insecure_channel(line.split()[-1]) as channel:
+            stub = jetstream_pb2_grpc.OrchestratorStub(channel)
+            text = jetstream_pb2.DecodeRequest.TextContent(text="How high is Lombok airport?")
+            parts = list(stub.Decode(jetstream_pb2.DecodeRequest(text_content=text, max_tokens=8)))
+        assert sum(len(sample.token_ids) for part in parts for sample in part.stream_content.samples) > 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate()[1]
+    assert process.returncode == 0, errors[-2000:]

@@ -238,7 +238,7 @@ def test_a_verifier_that_raises_fails_the_gold(lib):
 
 def test_a_rubric_for_a_judge_is_a_fault_offline(lib):
     rubric = Rubric(criteria=(Criterion(field="answer", check="text", expected="on shelf", how="judge"),))
-    assert faults_of(lib, library.read_task(lib.bundle, verifier=rubric)) == {"verifier"}
+    assert faults_of(lib, library.read_task(lib.bundle, verifier=rubric)) == {"judged", "verifier"}
 
 
 def test_changes_state_must_be_true(lib):

@@ -443,7 +443,7 @@ def test_without_any_sandbox_the_refusal_names_the_mend(monkeypatch):
     with pytest.raises(CallerError, match=r"apt install bubblewrap.*--unsafe-local"):
         pick_provider()
     monkeypatch.setenv("AGENT_WORLD_SANDBOX", "chroot")
-    with pytest.raises(CallerError, match="use bwrap or landlock"):
+    with pytest.raises(CallerError, match="use bwrap, landlock or gvisor"):
         pick_provider()
 
 

@@ -188,7 +188,6 @@ def outcome(environment, tool, arguments):
         ("get_book", {}, "invalid_arguments", "caller"),
         ("get_book", {"book_id": "B-77"}, "not_found", "caller"),
         ("boom", {}, "tool_failed", "environment"),
-        ("flood", {}, "output_too_large", "environment"),
     ],
 )
 def test_faults_of_caller_and_environment_are_results_that_say_whose(odd, tool, arguments, code, fault):
@@ -196,6 +195,12 @@ def test_faults_of_caller_and_environment_are_results_that_say_whose(odd, tool, 
     assert got.is_error
     assert json.loads(got.content[0].text)["error"]["code"] == code
     assert got.meta[FAULT] == fault
+
+
+def test_a_result_that_is_too_large_says_that_it_was_cut(odd):
+    got = outcome(odd, "flood", {})
+    assert not got.is_error
+    assert json.loads(got.content[0].text)["note"].startswith("cut: ")
 
 
 def test_an_unknown_tool_and_a_dead_sandbox_are_protocol_errors(odd):

@@ -9,11 +9,16 @@ of the schemas and values it is given. What it writes passes the same gates as a
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from synth.author.base import Executed, ProgramDraft, Worded, World
-from synth.author.offline import tables, toolkit
+from synth.author.offline import followup_tools, followups, tables, toolkit
 from synth.author.offline.plan import make_plan
 from synth.types import Database, Guide, Theme, Tool
+
+if TYPE_CHECKING:
+    from synth.complexify import Gap
 
 
 class OfflineAuthor:
@@ -32,6 +37,18 @@ class OfflineAuthor:
     def write_tools(self, db: Database, theme: Theme, rng: random.Random) -> list[Tool]:
         """8 to 12 tools with code and tests."""
         return toolkit.write_tools(make_plan(db, theme, rng), rng)
+
+    def enlarge(
+        self, db: Database, theme: Theme, lacking: Sequence[Gap], aims: Sequence[str], rng: random.Random
+    ) -> Database:
+        """What follows from the ledger's lines, and totals by a second category; the aims are not read."""
+        return followups.followup_round(db, [gap.kind for gap in lacking], rng)
+
+    def more_tools(
+        self, before: Database, db: Database, theme: Theme, there: Sequence[Tool], rng: random.Random
+    ) -> list[Tool]:
+        """1 to 6 tools over the new tables."""
+        return followup_tools.followup_tools(before, db, there, rng)
 
     def word_chain(self, world: World, steps: list[Executed], rng: random.Random) -> Worded | None:
         """A question for an executed chain, or None when the chain makes no sensible question."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.author.base import ProgramDraft, World
+from synth.author.offline import followup_tasks
 from synth.types import Column, Guide, Table, Tool
 
+ADDED = 0.5  # share of drafts over a grown environment that use what it gained (ours)
 VERIFY_HEAD = """\
 def number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -453,7 +455,9 @@ SHAPES: tuple[Callable[[Desk], ProgramDraft | None], ...] = (
 
 def write_program(world: World, guide: Guide | None, rng: random.Random) -> ProgramDraft | None:
     """Draw a shape that the guide allows, and write it for this environment."""
-    draft = rng.choice(SHAPES)(Desk(world, rng))
+    desk = Desk(world, rng)
+    shapes = followup_tasks.SHAPES if desk.has("dues") and rng.random() < ADDED else SHAPES
+    draft = rng.choice(shapes)(desk)
     if draft is None or guide is None:
         return draft
     if guide.branch is not None and guide.branch != draft.branch:

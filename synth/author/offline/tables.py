@@ -95,18 +95,9 @@ def add_tables(
     )
 
 
-def structure_round(db: Database, theme: Theme, rng: random.Random) -> Database:
-    """Round 1: aggregate and constraint tables over the main table's category."""
-    main = main_table(db.tables)
-    category = category_column(main)
-    if category is None:
-        return db.model_copy(
-            update={"rounds": db.rounds + 1, "log": (*db.log, "nothing: no category column")}
-        )
-    ops = operations(theme, rng)
-    records = db.records(main.name)
-    measures = main.by_role("measure")[:2]
-    profile_name = f"{snake(category.name)}_profiles"
+def totals_by(db: Database, main: Table, category: Column) -> tuple[Table, list[list[Any]], Table]:
+    """Totals of a table by one of its categories: the new table, its rows, and the old table linked to it."""
+    records, measures = db.records(main.name), main.by_role("measure")[:2]
     count = Column(
         name=f"{snake(main.singular)}_count", type="integer", role="measure", label=f"number of {main.plural}"
     )
@@ -125,11 +116,27 @@ def structure_round(db: Database, theme: Theme, rng: random.Random) -> Database:
             known = [r[m.name] for r in group if r[m.name] is not None]
             row.append(round(sum(known) / len(known), 2) if known else None)
         rows.append(row)
-    profiles = Table(
-        name=profile_name, singular=f"{category.label} profile", plural=f"{category.label} profiles",
-        kind="aggregate", columns=(key, count, *averages), primary_key=category.name,
+    totals = Table(
+        name=f"{snake(category.name)}_profiles", singular=f"{category.label} profile",
+        plural=f"{category.label} profiles", kind="aggregate", columns=(key, count, *averages),
+        primary_key=category.name,
         description=f"Totals of the {main.plural} by {category.label}, computed from the mined rows.",
     )  # fmt: skip
+    link = ForeignKey(column=category.name, table=totals.name, ref_column=category.name)
+    return totals, rows, main.model_copy(update={"foreign_keys": (*main.foreign_keys, link)})
+
+
+def structure_round(db: Database, theme: Theme, rng: random.Random) -> Database:
+    """Round 1: aggregate and constraint tables over the main table's category."""
+    main = main_table(db.tables)
+    category = category_column(main)
+    if category is None:
+        return db.model_copy(
+            update={"rounds": db.rounds + 1, "log": (*db.log, "nothing: no category column")}
+        )
+    ops = operations(theme, rng)
+    profiles, rows, linked = totals_by(db, main, category)
+    profile_name, key = profiles.name, profiles.columns[0]
     limits_name = f"{snake(ops['unit'])}_limits"
     limits = Table(
         name=limits_name, singular=f"{ops['unit']} limit", plural=f"{ops['unit']} limits", kind="constraint",
@@ -143,14 +150,6 @@ def structure_round(db: Database, theme: Theme, rng: random.Random) -> Database:
         description=f"The most {ops['quantity']} that one {ops['unit']} may take, by {category.label}.",
     )  # fmt: skip
     limit_rows: list[list[Any]] = [[value, rng.randint(4, 12)] for value in category.values or ()]
-    linked = main.model_copy(
-        update={
-            "foreign_keys": (
-                *main.foreign_keys,
-                ForeignKey(column=category.name, table=profile_name, ref_column=category.name),
-            )
-        }
-    )
     return add_tables(
         db,
         [

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.author.base import Executed, Worded, World
+from synth.author.offline import followup_tasks, followups
 from synth.types import Column, Criterion, Table, Tool
 
-WRITES = ("create", "update", "confirm", "cancel", "transfer")
+WRITES = ("create", "update", "confirm", "cancel", "transfer", *followups.WRITES)
 COUNT_ASKS = ("How many {0} are there {1}?", "Count the {0} {1}.", "Tell me the number of {0} {1}.")
 FIELD_ASKS = (
     "What is the {0} of {1}?", "Tell me the {0} of {1}.", "I need the {0} of {1}.",
@@ -288,6 +289,8 @@ class Writer:
         if kind == "children":
             child = self.world.tables[self.tool(i).meta["table"]]
             return f"How many {child.plural} does {self.entity(i)} have?", value["total"]
+        if kind == "dues":
+            return followup_tasks.ask(self, i)
         raise LookupError(f"nothing to ask of {kind}")
 
     @staticmethod
@@ -297,6 +300,8 @@ class Writer:
     def act(self, i: int) -> str:
         """The sentence of a write step."""
         kind, rng, step = self.kind(i), self.rng, self.steps[i].step
+        if kind in followups.WRITES:
+            return followup_tasks.act(self, i)
         q = self.quantity
         amount = step.arguments.get(q.name)
         if kind == "create":
@@ -317,6 +322,8 @@ class Writer:
     def result(self, i: int) -> tuple[str, Any]:
         """What to report after a write, and the answer."""
         value, q = self.steps[i].value, self.quantity
+        if self.kind(i) in followups.WRITES:
+            return followup_tasks.result(self, i)
         if self.kind(i) == "transfer":
             field = self.rng.choice(("from_left", "to_left"))
             a, b = self.entity(i, "from"), self.entity(i, "to")
@@ -356,7 +363,11 @@ def _then(sentence: str) -> str:
 
 
 def criteria_for(answer: Any) -> tuple[Criterion, ...]:
-    """One criterion for every value of the answer (numbers within 0.01: averages are rounded to 2 digits)."""
+    """One criterion for every value of the answer.
+
+    Numbers with decimals may be off by 0.01 up to 1 in size and by 1% above (:func:`synth.verify.same_number`):
+    averages are rounded to 2 digits, and people round. Whole numbers are exact.
+    """
 
     def one(field: str, value: Any) -> Criterion:
         if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -22,6 +22,7 @@ from synth.verify import canonical
 
 if TYPE_CHECKING:
     from synth.author.online.diagnosis import Case
+    from synth.complexify import Gap
 
 
 class LLMAuthor:
@@ -68,6 +69,22 @@ class LLMAuthor:
         from synth.author.online.toolsmith import write_tools
 
         return write_tools(self.llm, db, theme, rng)
+
+    def enlarge(
+        self, db: Database, theme: Theme, lacking: Sequence[Gap], aims: Sequence[str], rng: random.Random
+    ) -> Database:
+        """Tables for a richer version of a finished environment; see :mod:`synth.author.online.enrich`."""
+        from synth.author.online.enrich import enlarge
+
+        return enlarge(self.llm, db, theme, aims, rng)
+
+    def more_tools(
+        self, before: Database, db: Database, theme: Theme, there: Sequence[Tool], rng: random.Random
+    ) -> list[Tool]:
+        """Tools over its new tables; see :mod:`synth.author.online.toolsmith`."""
+        from synth.author.online.toolsmith import more_tools
+
+        return more_tools(self.llm, before, db, theme, there, rng)
 
     def word_chain(self, world: World, steps: list[Executed], rng: random.Random) -> Worded | None:
         """A question for an executed chain; None when there is none, or the same was asked before."""

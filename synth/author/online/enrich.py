@@ -10,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from synth.author.asking import Mend, ask
 from synth.author.llm import LLM
 from synth.author.online import schema
 from synth.author.online.scratch import run_python
-from synth.complexify import coverage, depth, gaps
+from synth.complexify import Gap, coverage, depth, further, gaps
 from synth.errors import EnvironmentFault
 from synth.mining import validate
 from synth.types import Database, ForeignKey, Provenance, Table, Theme
 
 DERIVED = ("aggregate", "dimension")
+Measure = Callable[[Database], list[Gap]]
 COPY = 0.8  # share of a new table's rows that stand in one old table, from which it is a copy (ours)
 LEDGER_ROWS = 24  # ours: enough for totals by status and for tasks that must not all meet the same line
 
@@ -33,28 +34,47 @@ def enrich(llm: LLM, db: Database, theme: Theme, round_: int, rng: random.Random
     Raises:
         Unusable, Refused: the model does not get there.
     """
-    lacking = gaps(db)
-    if not lacking:
-        return db
+    return _asked(llm, db, theme, round_, rng, gaps, ()) if gaps(db) else db
+
+
+def enlarge(llm: LLM, db: Database, theme: Theme, aims: Sequence[str], rng: random.Random) -> Database:
+    """One round more for a finished environment, towards what :func:`synth.complexify.further` measures.
+
+    Args:
+        aims: what agents should come to practise there, in words.
+
+    Raises:
+        Unusable, Refused: the model does not get there.
+    """
+    return _asked(llm, db, theme, db.rounds, rng, further, aims)
+
+
+def _asked(
+    llm: LLM,
+    db: Database,
+    theme: Theme,
+    round_: int,
+    rng: random.Random,
+    measure: Measure,
+    aims: Sequence[str],
+) -> Database:
     seed = rng.randrange(1_000_000)
     inputs = {
         "theme": f"{theme.name}: {theme.description}",
         "schema": schema.describe(db.tables, {n: len(r) for n, r in db.rows.items()}),
         "sample": schema.sample(schema.records_of(db), rng),
-        "gaps": "\n".join(f"- {gap}" for gap in lacking),
+        "gaps": "\n".join(f"- {gap}" for gap in measure(db)),
+        "aims": "\n".join(f"- {aim}" for aim in aims) or "none stated",
         "rows": str(LEDGER_ROWS),
     }
-    return ask(
-        llm,
-        "enrich",
-        inputs,
-        lambda reply: _grown(db, reply, round_, seed),
-        stage="complexify",
-        sample=seed,
-    )
+
+    def check(reply: dict[str, Any]) -> Database:
+        return _grown(db, reply, round_, seed, measure)
+
+    return ask(llm, "enrich", inputs, check, stage="complexify", sample=seed)
 
 
-def _grown(db: Database, reply: dict[str, Any], round_: int, seed: int) -> Database:
+def _grown(db: Database, reply: dict[str, Any], round_: int, seed: int, measure: Measure = gaps) -> Database:
     """The database with the reply's tables. Raises Mend with what is wrong."""
     made = _run(db, reply["program"], seed)
     _require_derived(db, reply, made, _run(db, reply["program"], seed + 1))
@@ -80,8 +100,8 @@ def _grown(db: Database, reply: dict[str, Any], round_: int, seed: int) -> Datab
             "rounds": db.rounds + 1,
         }
     )
-    _require_sound(db, grown, added)
-    return grown.model_copy(update={"log": (*db.log, _log(db, grown, reply, round_))})
+    _require_sound(db, grown, added, measure)
+    return grown.model_copy(update={"log": (*db.log, _log(db, grown, reply, round_, measure))})
 
 
 def _run(db: Database, program: str, seed: int) -> dict[str, list[Any]]:
@@ -154,7 +174,9 @@ def _old_links(db: Database, links: Sequence[dict[str, str]], known: dict[str, T
     return changed
 
 
-def _require_sound(db: Database, grown: Database, added: Sequence[tuple[Table, list[list[Any]]]]) -> None:
+def _require_sound(
+    db: Database, grown: Database, added: Sequence[tuple[Table, list[list[Any]]]], measure: Measure
+) -> None:
     for table, rows in added:
         if table.kind == "audit":
             continue
@@ -169,7 +191,7 @@ def _require_sound(db: Database, grown: Database, added: Sequence[tuple[Table, l
         validate(_without_empty_audit(grown))
     except EnvironmentFault as err:
         raise Mend(str(err)) from None
-    before, after = gaps(db), gaps(grown)
+    before, after = measure(db), measure(grown)
     if len(after) >= len(before):
         raise Mend("no measured gap is closed; still lacking: " + "; ".join(map(str, after)))
 
@@ -193,12 +215,12 @@ def _provenance(table: Table, rows: list[list[Any]], program: str, db: Database)
     )
 
 
-def _log(db: Database, grown: Database, reply: dict[str, Any], round_: int) -> str:
+def _log(db: Database, grown: Database, reply: dict[str, Any], round_: int, measure: Measure) -> str:
     """What the round added, why, and what that did to the measures."""
     added = "; ".join(
         f"{t['name']} ({t['kind']}) closes '{t['closes']}': {t['why']}" for t in reply["tables"]
     )
     return (
-        f"round {round_ + 1}: {added}. Measured: gaps {len(gaps(db))} -> {len(gaps(grown))}, coverage "
+        f"round {round_ + 1}: {added}. Measured: gaps {len(measure(db))} -> {len(measure(grown))}, coverage "
         f"{coverage(db):.2f} -> {coverage(grown):.2f}, depth {depth(db)} -> {depth(grown)}"
     )

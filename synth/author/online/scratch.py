@@ -77,6 +77,8 @@ def run_python(
             result = episode.call("python", {"code": code, "given": given or {}, "names": names})
     if result.error_code is not None:
         return Ran(None, "", f"{result.error_code}: {result.error_message}")
+    if result.note is not None:  # never work on with a part of it
+        return Ran(None, "", f"output_too_large: {result.note}")
     value = result.value
     return Ran(value["result"], value["printed"], value["error"])
 

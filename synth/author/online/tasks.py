@@ -19,9 +19,10 @@ from synth.author.base import Executed, ProgramDraft, Worded, World
 from synth.author.llm import LLM, Refused
 from synth.author.offline.wording import criteria_for
 from synth.author.online import schema
+from synth.judging import checkable
 from synth.leaks import find_leaks
-from synth.told import says_value
-from synth.types import Guide
+from synth.told import says_value, scalars
+from synth.types import Criterion, Guide
 from synth.verify import canonical, fold
 
 SHAPES = (
@@ -79,12 +80,33 @@ def _worded(world: World, steps: list[Executed], reply: dict[str, Any]) -> Worde
     if any(isinstance(part, dict | list) or part is None for part in parts) or not list(parts):
         raise Mend(f"the answer must be a scalar or a flat list of scalars, not {canonical(answer)[:120]}")
     given = [v for s in steps for p, v in s.step.arguments.items() if s.sources.get(p) is None]
+    criteria = criteria_for(answer)
+    if reply.get("must_state"):
+        answer, criteria = _with_statement(steps, values, " ".join(reply["must_state"].split()))
     _require_told(world, steps, instruction)
     leaks = find_leaks(instruction, world.tools.values(), world.tables.values(), answer, given)
     if leaks:
         raise Mend("the instruction gives away " + ", ".join(leaks))
     kinds = ">".join(world.tools[s.step.tool].meta["kind"] for s in steps)
-    return Worded(instruction, answer, criteria_for(answer), kinds, tuple(given))
+    return Worded(instruction, answer, criteria, kinds, tuple(given))
+
+
+def _with_statement(
+    steps: list[Executed], values: list[Any], statement: str
+) -> tuple[list[Any], tuple[Criterion, ...]]:
+    """The answer with a sentence as its last part, which a judge reads; the values stay with the programs.
+
+    Raises Mend where a program could check it, or where it says nothing that the calls returned.
+    """
+    if any(isinstance(value, list | dict) for value in values):
+        raise Mend("must_state: a sentence goes with single values, not with a list of them")
+    if checkable(statement):
+        raise Mend(f"must_state: {statement!r} is no sentence; point at the value with answer instead")
+    told = [v for step in steps for v in scalars(step.value) if isinstance(v, str | int | float)]
+    if not any(says_value(fold(statement), value) for value in told if not isinstance(value, bool)):
+        raise Mend("must_state: holds no name and no number that a call returned")
+    judged = Criterion(field=f"answer[{len(values)}]", check="text", expected=statement, how="judge")
+    return [*values, statement], (*criteria_for(values), judged)
 
 
 def value_at(steps: list[Executed], pick: dict[str, Any]) -> Any:
@@ -133,6 +155,8 @@ def write_program(llm: LLM, world: World, guide: Guide | None, rng: random.Rando
     low, high = (guide.min_steps, guide.max_steps) if guide is not None else (3, 8)
     wanted = f"{rng.choice(SHAPES)}; {low} to {high} calls; "
     wanted += "the state must be changed" if changes else "nothing may be changed"
+    added = world.notes.get("added_tools")
+    wanted += f"; at least one call to one of {', '.join(added)}" if added else ""
     wanted += f". Guide: {guide.text}" if guide is not None else ""
     inputs = {
         "theme": world.env_id.replace("_", " "),

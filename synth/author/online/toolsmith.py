@@ -13,6 +13,7 @@ import json
 import os
 import random
 import tempfile
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from synth.types import Database, Environment, Theme, Tool, ToolCase
 
 WRITES = ("create", "update", "confirm", "cancel", "transfer")
 COUNT = (8, 14)  # tools of an environment (the paper: more than 10 on average, more than 40 at most)
+MORE = (3, 6)  # tools that an environment gains when it grows (ours: a list, a write or two, a look-up)
 FEWEST_CASES = 4  # ours: 0.5 of 4 is the least that says anything
 
 
@@ -52,11 +54,27 @@ def write_tools(llm: LLM, db: Database, theme: Theme, rng: random.Random) -> lis
         BudgetExceeded, InfrastructureError: see :meth:`synth.author.llm.LLM.complete`.
     """
     seed = rng.randrange(1_000_000)
-    specs = _design(llm, db, theme, rng, seed)
+    return _made(llm, db, theme, _design(llm, db, theme, rng, seed), seed, theme.id)
+
+
+def more_tools(
+    llm: LLM, before: Database, db: Database, theme: Theme, there: Sequence[Tool], rng: random.Random
+) -> list[Tool]:
+    """Tools over what ``db`` has and ``before`` had not, beside those that are there. Errors as above."""
+    seed = rng.randrange(1_000_000)
+    new = {t.name for t in db.tables} - {t.name for t in before.tables}
+    designs = _design(llm, db, theme, rng, seed, there, new)
+    return _made(llm, db, theme, designs, seed, f"{theme.id}-{db.rounds}")
+
+
+def _made(
+    llm: LLM, db: Database, theme: Theme, specs: list[dict[str, Any]], seed: int, name: str
+) -> list[Tool]:
+    """The designed tools that hold, in their order; the others are kept apart under ``name``."""
     with ThreadPoolExecutor(llm.settings.concurrency) as pool:
         drafts = list(pool.map(lambda spec: _write(llm, db, theme, spec, seed), specs))
     made = [draft for draft in drafts if draft is not None]
-    _set_aside(llm, theme, [draft for draft in made if not holds(draft)])
+    _set_aside(llm, name, [draft for draft in made if not holds(draft)])
     return [draft.tool for draft in made if holds(draft)]
 
 
@@ -68,28 +86,49 @@ def holds(draft: Draft) -> bool:
 # --- design ---------------------------------------------------------------------------------------
 
 
-def _design(llm: LLM, db: Database, theme: Theme, rng: random.Random, seed: int) -> list[dict[str, Any]]:
+def _design(
+    llm: LLM, db: Database, theme: Theme, rng: random.Random, seed: int,
+    there: Sequence[Tool] = (), new: Collection[str] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
+    fewest, most = MORE if there else COUNT
+    counts = {n: len(r) for n, r in db.rows.items()}
+    marked = f"\n\nNew tables: {', '.join(sorted(new))}" if new else ""
     inputs = {
         "theme": f"{theme.name}: {theme.description}",
-        "schema": schema.describe(db.tables, {n: len(r) for n, r in db.rows.items()}),
+        "schema": schema.describe(db.tables, counts) + marked,
         "sample": schema.sample(schema.records_of(db), rng),
-        "count": f"{COUNT[0]} to {COUNT[1]}",
+        "count": f"{fewest} to {most}",
+        "existing": "\n".join(f"- {t.name}: {t.description}" for t in there) or "none",
     }
-    return ask(llm, "tool_design", inputs, lambda reply: _checked(db, reply), stage="tools", sample=seed)
+
+    def check(reply: dict[str, Any]) -> list[dict[str, Any]]:
+        return _checked(db, reply, [t.name for t in there], new)
+
+    return ask(llm, "tool_design", inputs, check, stage="tools", sample=seed)
 
 
-def _checked(db: Database, reply: dict[str, Any]) -> list[dict[str, Any]]:
+def _checked(
+    db: Database, reply: dict[str, Any], taken: Sequence[str] = (), new: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """The designs, every reference good. Raises Mend with all faults found."""
     columns = {f"{t.name}.{c.name}" for t in db.tables for c in t.columns}
     tables = {t.name for t in db.tables}
     faults = []
-    names = [spec["name"] for spec in reply["tools"]]
+    names = [*taken, *(spec["name"] for spec in reply["tools"])]
     faults += [f"the name {n} is there twice" for n in sorted({n for n in names if names.count(n) > 1})]
     for spec in reply["tools"]:
         faults += [f"{spec['name']}: {fault}" for fault in _spec_faults(spec, tables, columns)]
+        if new and not _works_on(spec, new):
+            faults.append(f"{spec['name']}: works on no new table ({', '.join(sorted(new))})")
     if faults:
         raise Mend("; ".join(faults[:12]))
     return reply["tools"]
+
+
+def _works_on(spec: dict[str, Any], tables: Collection[str]) -> bool:
+    """Whether a design acts on one of the tables, takes or returns a column of one."""
+    references = [*spec["outputs"].values(), *(p.get("column") or "" for p in spec["parameters"])]
+    return spec["table"] in tables or any(ref.partition(".")[0] in tables for ref in references)
 
 
 def _spec_faults(spec: dict[str, Any], tables: set[str], columns: set[str]) -> list[str]:
@@ -212,8 +251,8 @@ def try_tool(db: Database, theme: Theme, tool: Tool) -> tuple[Draft, list[str]]:
     return Draft(tool, rates[tool.name], sound), problems
 
 
-def _set_aside(llm: LLM, theme: Theme, drafts: list[Draft]) -> None:
-    path = Path(llm.settings.folder) / "set_aside" / f"{theme.id}.jsonl"
+def _set_aside(llm: LLM, name: str, drafts: list[Draft]) -> None:
+    path = Path(llm.settings.folder) / "set_aside" / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         json.dumps({"rate": d.rate, "sound": d.sound, "tool": d.tool.model_dump(mode="json")}) for d in drafts

@@ -24,7 +24,7 @@ from synth.complexify import complexify
 from synth.env import sandbox
 from synth.env.bundle import Bundle, write_bundle
 from synth.env.episode import EnvServer
-from synth.env.sandbox import Bubblewrap, Landlock, Provider, UnsafeLocal
+from synth.env.sandbox import Provider, UnsafeLocal
 from synth.env.state import rows
 from synth.mining import mine
 from synth.themes import builtin
@@ -40,8 +40,8 @@ ODD = st.sampled_from(
 
 
 def providers() -> list[Provider]:
-    kinds = {"bwrap": Bubblewrap, "landlock": Landlock}
-    return [kind() for name, kind in kinds.items() if sandbox._why_not(name) is None] + [UnsafeLocal()]
+    names = ("bwrap", "landlock", "gvisor")
+    return [sandbox.provider(name) for name in names if sandbox._why_not(name) is None] + [UnsafeLocal()]
 
 
 def synthesized(folder: Path, count: int) -> list[Path]:

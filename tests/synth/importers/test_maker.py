@@ -13,12 +13,13 @@ from synth.env.bundle import read_bundle
 from synth.env.mcp_client import McpEnvServer
 from synth.env.observed import gives, observed_graph
 from synth.env.verifier import VerifierServer
+from synth.errors import CallerError
 from synth.importers.facts import logical
 from synth.importers.known import KNOWN
 from synth.importers.maker import make
 from synth.importers.phrasing import order, values
 from synth.importers.readings import records
-from synth.importers.real import import_known, table
+from synth.importers.real import HELD_OUT, import_known, table
 from synth.importers.seeds import SEEDS, lay, real_rows
 from synth.types import Task, Tool, ToolCase
 
@@ -162,6 +163,12 @@ def test_a_server_that_is_not_installed_is_named_with_its_package(tmp_path):
     assert "mcp-server-git" in table(rows)
 
 
+def test_servers_to_measure_on_are_known_ones_and_leave_some_to_train_on(tmp_path):
+    assert set(HELD_OUT) < set(KNOWN)
+    with pytest.raises(CallerError, match="--held-out nothing: not a known server"):
+        import_known(tmp_path, tmp_path / "out", ["git"], 1, say=lambda _: None, held_out=["nothing"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @needs_bubblewrap
@@ -172,5 +179,11 @@ def test_a_real_server_gives_twenty_tasks_of_both_routes(name, tmp_path):
     if "is not there" in rows[name].get("missing", ""):
         pytest.skip(rows[name]["missing"])
     assert rows[name]["tasks"]["tasks"] >= 20
-    lines = (tmp_path / "tasks" / f"{name}.train.jsonl").read_text("utf-8").splitlines()
+    tag = "heldout" if name in HELD_OUT else "train"
+    (path,) = (tmp_path / "tasks").glob("*.jsonl")
+    assert path.name == f"{name}.{tag}.jsonl"
+    assert read_bundle(tmp_path / "bundles" / name).manifest.theme.spec.get("arena", False) is (
+        tag != "train"
+    )
+    lines = path.read_text("utf-8").splitlines()
     assert {Task.from_json(line).route for line in lines} == {"graph", "program"}

@@ -470,7 +470,7 @@ def word_chain(user, turn, _seed):
     places = [(p, v) for p, v in places if v not in said and "id" not in p] or places
     spoken = ", ".join(map(str, said))
     asked = places[-1][0][2:].replace("_", " ").replace(" m", "")
-    deeds = " Then do what was spoken about." if "ithdraws" in calls or "Asks" in calls else ""
+    deeds = " Then do what was spoken about." if re.search("ithdraws|Asks|Takes in", calls) else ""
     text = f"It is about {spoken}.{deeds} Which {asked} comes out in the end, after {len(results)} looks?"
     if turn == 0 and len(results) == 2:
         text = f"Use find_lake for {spoken} and tell me what comes out."  # a leak, told back

@@ -15,10 +15,13 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import lake_diagnosis
+import lake_grow
+import lake_views
 import lake_world as world
 
 from synth.author.settings import Settings
 
+VIEWS = ("judge", "link_tools")
 KEY = "sk-test-0123456789abcdef"
 
 
@@ -123,7 +126,9 @@ class Scripted:
             odd = self.odd(prompt, request)
             if odd is not None:
                 return odd
-        value = getattr(world, prompt)(messages[1]["content"], turn, request.get("seed", 0))
+        user = messages[1]["content"]
+        actor = lake_grow if lake_grow.plays(prompt, user) else lake_views if prompt in VIEWS else world
+        value = getattr(actor, prompt)(user, turn, request.get("seed", 0))
         return {"content": value if isinstance(value, str) else json.dumps(value)}, "stop"
 
     def odd(self, prompt, request):
@@ -144,6 +149,8 @@ class Scripted:
     def solve(self, request, turn):
         """Plays the gold calls; the second try of a task answers wrongly, the third does nothing."""
         instruction = request["messages"][1]["content"]
+        if instruction not in self.gold:
+            return {"content": "I could not find out."}, "stop"
         calls, answer = self.gold[instruction]
         number = request.get("seed", 0) % 1000
         if number == 2:

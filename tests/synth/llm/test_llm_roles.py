@@ -190,6 +190,24 @@ def test_wordings_that_are_refused(chain, text, answer, message):
         tasks._worded(*chain, reply(text, *answer))
 
 
+def test_a_sentence_is_judged_and_its_values_are_not(chain):
+    request = "How many permits are there for Vanern? Also say in a sentence which of them has more anglers."
+    statement = "Permit PER-2 has more anglers than permit PER-1."
+    worded = tasks._worded(*chain, {**reply(request, (2, "$.total")), "must_state": statement})
+    assert worded.answer == [2, statement]
+    assert [(c.field, c.how) for c in worded.criteria] == [("answer[0]", "program"), ("answer[1]", "judge")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [("PER-2", "is no sentence"), ("All of them have been closed by now.", "no name and no number")],
+)
+def test_statements_that_are_refused(chain, statement, message):
+    request = "How many permits are there for Vanern? Also say in a sentence what is special."
+    with pytest.raises(Mend, match=message):
+        tasks._worded(*chain, {**reply(request, (2, "$.total")), "must_state": statement})
+
+
 @given(st.integers(0, 10**6))
 def test_numbers_are_said_in_figures_or_up_to_twelve_in_words(n):
     assert says_value(f"take {n:,} of them", n)
