@@ -53,6 +53,7 @@ def start(url: str, steps: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
 
 
+@pytest.mark.slow
 def test_a_step_counts_once_it_is_whole_and_the_newest_stay(there: None, proxy: Any, bucket_url: str) -> None:
     hit: set[str] = set()
 
