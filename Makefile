@@ -1,11 +1,13 @@
 # agent-world: one virtual environment, one command each for the demo and the tests.
 #   make demo                        with python3
 #   make demo PYTHON=python3.12      with another interpreter (3.11 or newer)
+#   make test JOBS=4                 in four processes instead of two
 #   make test EXTRAS=test,parity     with torch and transformers, for the parity tests (large)
 
 PYTHON ?= python3
 VENV   ?= .venv
 EXTRAS ?= test
+JOBS   ?= 2
 
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -17,7 +19,7 @@ MADE := $(VENV)/.made-$(notdir $(PYTHON))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS)"
+	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS) JOBS=$(JOBS)"
 
 demo: $(VENV)/.base ## the main job end to end: themes -> environments -> tasks -> training -> arena, twice
 	@$(BIN)/agent-world demo
@@ -25,7 +27,7 @@ demo: $(VENV)/.base ## the main job end to end: themes -> environments -> tasks 
 install: $(VENV)/.base ## make the virtual environment and install the base dependencies
 
 test: lint ## lint, types, import floors and all tests but the slow ones
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.test ## ruff, pyright and import-linter
 	@$(BIN)/ruff check .
