@@ -16,7 +16,8 @@ from typing import Annotated
 import typer
 
 from arena.cli_bench import bench
-from arena.cli_env import import_app, mcp, publish
+from arena.cli_env import mcp, publish
+from arena.cli_import import import_app
 from arena.cli_judge import judge
 from arena.cli_model import export, plan
 from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, UsageError, author_name

@@ -73,17 +73,20 @@ def group_samples(config: BatchConfig, group: Group, version: int) -> list[Sampl
             raise ValueError(
                 f"{trajectory.task_id}: {age} versions old, at most {config.max_staleness} allowed"
             )
-        samples.append(
-            Sample(
-                ids=np.array(trajectory.token_ids, np.int32),
-                weights=np.array(trajectory.loss_mask, np.float32),
-                logprobs=np.array(trajectory.logprobs, np.float32),
-                advantages=np.full(len(trajectory.token_ids), advantage, np.float32),
-                prompt_length=trajectory.turns[0].end,
-                group=trajectory.task_id,
-            )
-        )
+        samples.append(sample_of(trajectory, advantage))
     return samples
+
+
+def sample_of(trajectory: Trajectory, advantage: float) -> Sample:
+    """A trajectory as packing takes it, every token with the same advantage."""
+    return Sample(
+        ids=np.array(trajectory.token_ids, np.int32),
+        weights=np.array(trajectory.loss_mask, np.float32),
+        logprobs=np.array(trajectory.logprobs, np.float32),
+        advantages=np.full(len(trajectory.token_ids), advantage, np.float32),
+        prompt_length=trajectory.turns[0].end,
+        group=trajectory.task_id,
+    )
 
 
 def sampling_metrics(

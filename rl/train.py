@@ -29,7 +29,7 @@ from model.driver import Driver
 from model.engine import Engine
 from rl.adapters import LoraConfig, save_trained, trained_part
 from rl.algorithms import with_algorithm
-from rl.asynchronous import OneAhead, OnPolicy, Sample, Sampled
+from rl.asynchronous import OneAhead, OnPolicy, Sampled
 from rl.costs import step_costs
 from rl.faults import Preempted, Preemption, naming_full_disk
 from rl.groups import BatchConfig, Group, make_minibatches, sampling_metrics, teaches
@@ -131,13 +131,16 @@ def train_grpo(
             engine.update_weights(place.whole(full(params, reference)), policy.version + version)
             return collect(config, step, position, tasks, engine, policy, pool, check, place)
 
+        sampler_of = {
+            "on_policy": lambda: OnPolicy(sample, check),
+            "one_ahead": lambda: OneAhead(sample, check, config.steps, at.behind),
+            "in_flight": lambda: _in_flight(
+                config, tasks, engine, policy, pool, preemption.check, at.pending
+            ),
+        }
         try:
             phases = Phases()
-            with (
-                _in_flight(config, tasks, engine, policy, pool, preemption.check, at.pending)
-                if config.sampling == "in_flight"
-                else _sampler(config, sample, check, at.behind)
-            ) as sampler:
+            with sampler_of[config.sampling]() as sampler:
                 for step in range(at.step, config.steps):
                     version = policy.version + step
                     groups, position = sampler.groups(step, at.position, at.state.params)
@@ -244,12 +247,6 @@ def episode_seed(seed: int, step: int, place: int, task_id: str, sample: int) ->
 
 def _teaching(groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if teaches(group)]
-
-
-def _sampler(config: GRPOConfig, sample: Sample, check: Progress, behind: Any) -> OnPolicy | OneAhead:
-    if config.sampling == "on_policy":
-        return OnPolicy(sample, check)
-    return OneAhead(sample, check, config.steps, behind)
 
 
 def _in_flight(

@@ -12,25 +12,7 @@ from typing import Any
 
 from flax import nnx
 from tunix.generate.sampler import CacheConfig, Sampler
-
-
-class Numbers:
-    """A tokenizer whose words are token ids; 0 is padding, and no word is an end."""
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
-        return [int(word) for word in text.split()]
-
-    def decode(self, ids: Any, **kwargs: Any) -> str:
-        return " ".join(str(int(i)) for i in ids)
-
-    def pad_id(self) -> int:
-        return 0
-
-    def bos_id(self) -> int:
-        return 1
-
-    def eos_id(self) -> int:
-        return 2
+from tunix_numbers import Numbers
 
 
 def make_model(spec: dict[str, Any]) -> nnx.Module:

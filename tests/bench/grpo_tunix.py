@@ -16,25 +16,7 @@ from tunix.models.qwen3.model import ModelConfig, Qwen3
 from tunix.rl import rl_cluster
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rollout.base_rollout import RolloutConfig
-
-
-class Numbers:
-    """A tokenizer whose words are token ids; 0 is padding, and no word is an end."""
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
-        return [int(word) for word in text.split()]
-
-    def decode(self, ids: Any, **kwargs: Any) -> str:
-        return " ".join(str(int(i)) for i in ids)
-
-    def pad_id(self) -> int:
-        return 0
-
-    def bos_id(self) -> int:
-        return 1
-
-    def eos_id(self) -> int:
-        return 2
+from tunix_numbers import Numbers
 
 
 class Clock:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from fixtures.compiled import compile_once  # noqa: F401
 from fixtures.make import write_library
@@ -61,3 +64,13 @@ def half_trained(policy, pool, twins, tmp_path_factory) -> Policy:
 @pytest.fixture
 def run_dir(tmp_path):
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def home(half_trained, bundle, twins, tmp_path_factory) -> Path:
+    """A folder with what runs in processes of their own need (one_run.py)."""
+    folder = tmp_path_factory.mktemp("processes")
+    half_trained.save(folder / "policy")
+    (folder / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in twins))
+    shutil.copytree(bundle.path, folder / "bundle")
+    return folder

@@ -36,16 +36,6 @@ CONFIG: dict[str, Any] = {
 AHEAD = CONFIG | {"sampling": "one_ahead", "batch": CONFIG["batch"] | {"max_staleness": 1}}
 
 
-@pytest.fixture(scope="module")
-def home(half_trained, bundle, twins, tmp_path_factory) -> Path:
-    """A folder with what the processes need."""
-    folder = tmp_path_factory.mktemp("faults")
-    half_trained.save(folder / "policy")
-    (folder / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in twins))
-    shutil.copytree(bundle.path, folder / "bundle")
-    return folder
-
-
 class Run:
     """One run folder and the processes that work on it, one after the other."""
 

@@ -18,7 +18,8 @@ from arena.folder import RunFolder
 from arena.measure import load_policy
 from model.compile_cache import use_compile_cache
 from model.engine import Engine
-from rl.batch import Sample, pack
+from rl.batch import pack
+from rl.groups import sample_of
 from rl.pool import EnvPool
 from rl.rollout import EpisodeJob, RolloutLimits, run_episodes
 from synth.types import Task, Trajectory
@@ -72,18 +73,8 @@ def sampled(demo, policy) -> list[Trajectory]:
 
 def trained(policy, episodes: list[Trajectory], share: bool) -> dict[tuple[int, int], float]:
     """(episode, position) -> the trainer's log-probability, from rows that hold several of ``episodes``."""
-    samples = [
-        Sample(
-            ids=np.array(episode.token_ids, np.int32),
-            weights=np.array(episode.loss_mask, np.float32),
-            logprobs=np.array(episode.logprobs, np.float32),
-            # which episode it is rides along: packing keeps it with its tokens
-            advantages=np.full(len(episode.token_ids), n, np.float32),
-            prompt_length=episode.turns[0].end,
-            group=episode.task_id,
-        )
-        for n, episode in enumerate(episodes)
-    ]
+    # which episode it is rides along as the advantage: packing keeps it with its tokens
+    samples = [sample_of(episode, n) for n, episode in enumerate(episodes)]
     batch = pack(samples, LENGTH, share_prompts=share)
     score, found = jax.jit(policy.score), {}
     for row in range(batch.rows):

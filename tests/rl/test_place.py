@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -128,15 +127,6 @@ class Run:
 
     def params(self) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(Policy.load(self.folder / "policy").params)]
-
-
-@pytest.fixture(scope="module")
-def home(half_trained, bundle, twins, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("place")
-    half_trained.save(folder / "policy")
-    (folder / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in twins))
-    shutil.copytree(bundle.path, folder / "bundle")
-    return folder
 
 
 @pytest.fixture(scope="module")
