@@ -34,11 +34,20 @@ GIB = 2.0**30
 Say = Callable[[str], None]
 
 
-def make_plan(config: PlanConfig, name: str, programs: Sequence[str] = PROGRAMS, say: Say = print) -> dict:
+def make_plan(
+    config: PlanConfig,
+    name: str,
+    programs: Sequence[str] = PROGRAMS,
+    say: Say = print,
+    kept: dict | None = None,
+    keep: Callable[[dict], None] = lambda body: None,
+) -> dict:
     """Compile and judge; JSON values.
 
     Args:
         programs: which of :data:`arena.plan_programs.PROGRAMS`; a search needs the gradient only.
+        kept: an earlier, unfinished result of this config: its programs are not compiled again.
+        keep: called with the result so far after every program.
 
     Raises:
         CallerError: the mesh isn't the slice, a shape can't be cut so, or there is no TPU compiler.
@@ -49,11 +58,14 @@ def make_plan(config: PlanConfig, name: str, programs: Sequence[str] = PROGRAMS,
         maker = Programs(config, slice_.mesh(config.mesh.axes()), slice_.mesh(config.rollout_axes()))
     except (TopologyError, ValueError) as err:
         raise CallerError(f"{name}: {err}") from None
-    done = {}
+    done = dict(kept["per_chip"]["programs"]) if kept else {}
     for program in programs:
+        if program in done:
+            continue
         started = time.monotonic()
         done[program] = _judge(maker, program, slice_, name)
         say(f"{name}: {program} compiled in {time.monotonic() - started:.0f} s: {_line(done[program])}")
+        keep(_together(config, name, slice_, done))
     return _together(config, name, slice_, done)
 
 
@@ -190,13 +202,18 @@ def plan_file(config_file: Path) -> Path:
 
 
 def kept_plan(file: Path, config: PlanConfig) -> dict | None:
-    """The kept result, if it was made of this very config."""
+    """The kept result, if it was made of this very config; unfinished if a plan was stopped."""
     try:
         body = json.loads(plan_file(file).read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     same = body.get("schema") == SCHEMA and body.get("fingerprint") == config.fingerprint()
     return body if same else None
+
+
+def is_whole(body: dict) -> bool:
+    """Whether all programs were compiled."""
+    return all(program in body["per_chip"]["programs"] for program in PROGRAMS)
 
 
 def keep_plan(file: Path, body: dict) -> None:

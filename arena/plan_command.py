@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from arena.plan import GIB, describe, keep_plan, kept_plan, make_plan
+from arena.plan import GIB, describe, is_whole, keep_plan, kept_plan, make_plan
 from arena.plan_config import MeshAxes, PlanConfig, read_config
 from model.chips import parse_topology
 from synth.errors import CallerError
@@ -41,9 +42,8 @@ def run_plan(files: list[Path], search: bool, again: bool, table: Path | None, a
 
 def _planned(file: Path, config: PlanConfig, again: bool) -> dict:
     body = None if again else kept_plan(file, config)
-    if body is None:
-        body = make_plan(config, file.stem, say=_say)
-        keep_plan(file, body)
+    if body is None or not is_whole(body):
+        body = make_plan(config, file.stem, say=_say, kept=body, keep=partial(keep_plan, file))
     return body
 
 

@@ -31,6 +31,8 @@ class TrainShape(Section):
     remat: Literal["none", "full", "attention", "qkv", "dots"] = "full"
     # ours: 16 divides Qwen's vocabulary into parts that 8 devices can share (model/scoring.py)
     vocab_chunks: int = Field(16, ge=1)
+    # of AdamW, as `learner.optimizer.first_moment` of a training config says, with the same default
+    first_moment: Literal["float32", "bfloat16"] = "float32"
 
 
 class RolloutShape(Section):

@@ -30,7 +30,7 @@ from model.sharding import on_mesh, param_shardings, place
 from model.transformer import abstract_params, make_graphdef
 from rl.batch import Batch
 from rl.learner import Learner, LearnerConfig
-from rl.optimizer import init_state
+from rl.optimizer import OptimizerConfig, init_state
 
 PROGRAMS = ("gradient", "update", "prefill", "decode")
 Shape = jax.ShapeDtypeStruct
@@ -41,7 +41,9 @@ class Programs:
 
     def __init__(self, config: PlanConfig, mesh: Mesh, rollout_mesh: Mesh):
         self.config, self.mesh, self.rollout_mesh = config, mesh, rollout_mesh
-        self.learner = Learner(_score(config.train_model()), LearnerConfig(), donate=True)
+        optimizer = OptimizerConfig(first_moment=config.train.first_moment)
+        how = LearnerConfig(optimizer=optimizer)
+        self.learner = Learner(_score(config.train_model()), how, donate=True)
         shapes = abstract_params(config.train_model())
         self.params = _placed(shapes, mesh, jnp.float32)
         # the reference and the sampler's weights are only ever rounded to bfloat16 before use

@@ -4,10 +4,11 @@
     folder/<step>/meta/     JSON: whatever else the trainer needs to go on (counters, data position)
 
 Orbax writes a step into a temporary folder and renames it, so a step is whole or absent; what a
-killed process left half-written is ignored and cleaned away by the next one. The newest ``keep``
-steps stay. In a run of several processes all of them save and restore, each the parts of its devices,
-in one folder that they share. Used by the trainer to resume with identical results; a finished policy is
-shipped by :mod:`model.hf`.
+killed process left half-written is ignored and cleaned away by the next one. It writes while the
+trainer goes on: a save copies the arrays off the devices, the disk is waited for by the next save. The
+newest ``keep`` steps stay. In a run of several processes all of them save and restore, each the parts of
+its devices, in one folder that they share. Used by the trainer to resume with identical results; a
+finished policy is shipped by :mod:`model.hf`.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ class Checkpoints:
         if jax.process_index() == 0:
             _drop_broken(root)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+            max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=True
         )
         self._manager = ocp.CheckpointManager(root, options=options)
+        self._whole = self._manager.latest_step()
 
     def save(self, step: int, state: Any, meta: dict[str, Any] | None = None) -> None:
-        """Write a step; it is on disk when this returns.
+        """Begin to write a step: its arrays may change or be donated when this returns.
+
+        It is on disk after :meth:`wait` or :meth:`close`; a later save waits for it, too.
 
         Args:
             step: larger than any saved before.
@@ -58,7 +62,9 @@ class Checkpoints:
 
         Raises:
             ValueError: the step exists, or a later one does.
+            OSError: the save before couldn't be written.
         """
+        self.wait()
         latest = self.latest_step()
         if latest is not None and step <= latest:
             raise ValueError(f"step {step} must be after the last saved step, {latest}")
@@ -66,11 +72,19 @@ class Checkpoints:
             state=ocp.args.StandardSave(_plain(state)), meta=ocp.args.JsonSave(dict(meta or {}))
         )
         self._manager.save(step, args=args, force=True)
+
+    def wait(self) -> None:
+        """Until the last save is on disk.
+
+        Raises:
+            OSError: it couldn't be written.
+        """
         self._manager.wait_until_finished()
+        self._whole = self._manager.latest_step()
 
     def latest_step(self) -> int | None:
-        """The newest whole step, or None."""
-        return self._manager.latest_step()
+        """The newest step known to be whole, or None: not the one that is being written."""
+        return self._whole
 
     def restore_latest(self, like: Any) -> Restored | None:
         """Read the newest step; None when there is none.
@@ -82,6 +96,7 @@ class Checkpoints:
         Raises:
             ValueError: the saved arrays have another structure, shape or dtype.
         """
+        self.wait()
         step = self.latest_step()
         if step is None:
             return None
@@ -92,7 +107,7 @@ class Checkpoints:
         return Restored(step, jax.tree.unflatten(jax.tree.structure(like), leaves), saved["meta"])
 
     def close(self) -> None:
-        """Let go of Orbax's threads."""
+        """Wait, and let go of Orbax's threads."""
         self._manager.close()
 
     def __enter__(self) -> Checkpoints:

@@ -87,10 +87,11 @@ class Transformer(nnx.Module):
     def _through(self, x: Array, run: Callable[[Block, Array], Array]) -> Array:
         """``run`` each block on what the one before it gave."""
 
-        def step(graphdef: nnx.GraphDef, state: nnx.State, x: Array) -> Array:
-            return run(nnx.merge(graphdef, constrain_layer(state)), x)
-
         config = self.config
+
+        def step(graphdef: nnx.GraphDef, state: nnx.State, x: Array) -> Array:
+            return run(nnx.merge(graphdef, constrain_layer(state, config.dtype)), x)
+
         if config.remat != "none":
             step = jax.checkpoint(
                 step, policy=REMAT[config.remat], static_argnums=0, prevent_cse=not config.scan_layers

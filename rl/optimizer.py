@@ -33,6 +33,7 @@ class OptimizerConfig(Config):
     b1: float = 0.9
     b2: float = 0.95  # usual for language models (GPT-3, Llama)
     weight_decay: float = 0.0
+    first_moment: Literal["float32", "bfloat16"] = "float32"  # what AdamW keeps it in: 2 bytes a weight saved
     max_grad_norm: float = 1.0  # usual for GRPO (verl, TRL)
     # Above 0: the last norm's gain learns its length alone, at this rate of its logarithm (see logit_scale).
     logit_scale_rate: float = Field(default=0.0, ge=0)
@@ -71,7 +72,13 @@ def make_optimizer(config: OptimizerConfig, total_steps: int | None = None) -> o
         rate = peak
     adamw = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(rate, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
+        optax.adamw(
+            rate,
+            b1=config.b1,
+            b2=config.b2,
+            weight_decay=config.weight_decay,
+            mu_dtype=None if config.first_moment == "float32" else config.first_moment,
+        ),
     )
     if not config.logit_scale_rate:
         return adamw

@@ -35,7 +35,8 @@ class Standing(NamedTuple):
 
 
 def save(checkpoints: Checkpoints, at: Standing) -> None:
-    """Make a step count; nothing happens when it does already."""
+    """Make a step count; nothing happens when it does already. On disk after ``checkpoints.wait()``."""
+    checkpoints.wait()
     if at.step == (checkpoints.latest_step() or 0):
         return
     state = at.state if at.behind is None else {"state": at.state, "behind": at.behind}

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from arena.plan import keep_plan, kept_plan, read_out_of_memory
+from arena.plan import is_whole, keep_plan, kept_plan, read_out_of_memory
 from arena.plan_command import END, HEAD, START, neighbours, run_plan
 from arena.plan_config import read_config
+from arena.plan_programs import PROGRAMS
 from arena.training import read_place
 from model.chips import CHIPS, Slice, TopologyError, group_bandwidth, parse_topology
 from model.roofline import forward_flops, train_flops
@@ -61,6 +62,29 @@ def test_a_result_is_kept_for_this_very_config_only(tmp_path):
     keep_plan(file, {"schema": 1, "fingerprint": config.fingerprint(), "fits": True})
     assert kept_plan(file, config) is not None
     assert kept_plan(file, config.model_copy(update={"tasks": 1})) is None
+
+
+def test_a_stopped_plan_goes_on_with_the_programs_that_lack(tmp_path, monkeypatch):
+    file = tmp_path / "a.toml"
+    file.write_text(CONFIGS[0].read_text())
+    config = read_config(file)
+    half = {"schema": 1, "fingerprint": config.fingerprint(), "per_chip": {"programs": {"gradient": {}}}}
+    keep_plan(file, half)
+    assert not is_whole(half)
+    given = []
+
+    def stands_in(config, name, say, kept, keep):
+        given.append(kept)
+        keep(kept | {"per_chip": {"programs": {name: {} for name in PROGRAMS}}})
+        return kept | {"fits": True}
+
+    monkeypatch.setattr("arena.plan_command.make_plan", stands_in)
+    monkeypatch.setattr("arena.plan_command.describe", str)
+    assert run_plan([file], False, False, None, False) == 0
+    assert given == [half]
+    kept = kept_plan(file, config)
+    assert kept is not None
+    assert is_whole(kept)
 
 
 def test_the_compilers_refusal_names_need_limit_and_largest_buffer():
@@ -116,7 +140,7 @@ def test_the_table_stands_between_its_marks(tmp_path, capsys):
                "seconds": {"compute": 1, "hbm": 1, "interconnect": 1}}  # fmt: skip
     body = {"schema": 1, "fingerprint": config.fingerprint(), "name": "a", "fits": True, "chips": 64}
     body |= {"config": config.model_dump(mode="json"), "made_by": {"libtpu": "0"}}
-    keep_plan(file, body | {"per_chip": {"hbm": 2**34, "programs": {"gradient": program}}})
+    keep_plan(file, body | {"per_chip": {"hbm": 2**34, "programs": dict.fromkeys(PROGRAMS, program)}})
     readme.write_text(f"before\n{START}\nold\n{END}\nafter\n")
     assert run_plan([file], False, False, readme, True) == 0
     assert json.loads(capsys.readouterr().out)["fits"]
