@@ -16,13 +16,25 @@ from typing import Annotated
 import typer
 
 from arena.cli_bench import bench
+from arena.cli_costs import costs
 from arena.cli_env import mcp, publish
 from arena.cli_import import import_app
 from arena.cli_judge import judge
 from arena.cli_model import export, plan
-from arena.cli_options import Author, AuthorOption, Json, LlmFile, Run, Seed, UsageError, author_name
+from arena.cli_options import (
+    Author,
+    AuthorOption,
+    Json,
+    LlmFile,
+    Run,
+    Seed,
+    Tracker,
+    UsageError,
+    author_name,
+)
 from arena.cli_quality import mutate
 from arena.cli_serve import serve
+from arena.cli_sft import sft
 from arena.cli_synth import PASS_THROUGH, synth_app, tasks
 from arena.cli_themes import themes_app
 from synth.errors import AgentWorldError, CallerError
@@ -44,8 +56,10 @@ app = typer.Typer(
     "  agent-world tasks RUN                  verified tasks\n"
     "  agent-world mutate RUN                 wrong outcomes: which of them do the verifiers refuse\n"
     "  agent-world judge --llm FILE           a judge of sentences, and how often it errs\n"
+    "  agent-world costs --llm FILE           what a model has cost, and what a run would\n"
     "  agent-world mcp RUN/bundles/NAME       an environment as a real MCP server\n"
     "  agent-world import mcp -- COMMAND      a real MCP server as an environment\n"
+    "  agent-world sft RUN                    a cold start: learn from the calls that solve them\n"
     "  agent-world train RUN                  GRPO on them\n"
     "  agent-world arena RUN                  how well a policy does where it never trained\n"
     "  agent-world export RUN/train/NAME OUT  a policy as a Hugging Face folder\n"
@@ -60,9 +74,11 @@ app.add_typer(synth_app, name="synth")
 app.command("tasks", context_settings=PASS_THROUGH)(tasks)
 app.command("mutate")(mutate)
 app.command("judge")(judge)
+app.command("costs")(costs)
 app.command("mcp")(mcp)
 app.command("publish")(publish)
 app.command("serve")(serve)
+app.command("sft")(sft)
 app.add_typer(import_app, name="import")
 app.command("plan")(plan)
 app.command("export")(export)
@@ -164,6 +180,12 @@ def train(
         str | None,
         typer.Option(help="One of several processes: auto (TPU slice), or ADDRESS:PORT,COUNT,INDEX."),
     ] = None,
+    rollout: Annotated[
+        str | None, typer.Option(help="Devices beside the mesh that only sample: tensor=4, or data=1.")
+    ] = None,
+    tracker: Annotated[
+        Tracker | None, typer.Option(help="Show the metrics there too; needs the extra of that name.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Train a policy with GRPO on the run's tasks.
@@ -176,10 +198,13 @@ def train(
       agent-world train RUN --steps 40 --name grpo-long
       agent-world train RUN --policy RUN/train/grpo/policy --tag 'evolve*' --name evolved
       agent-world train RUN --mesh fsdp=4,tensor=2 --processes 10.0.0.1:8476,2,0
+      agent-world train RUN --mesh fsdp=4 --rollout tensor=4 --config in-flight.toml --tracker trackio
     """
     from arena.training import run_train
 
-    return run_train(run, policy, tag, name, config, steps, seed, json, mesh, processes)
+    where = {"mesh": mesh, "processes": processes, "rollout": rollout}
+    shown = tracker.value if tracker else None
+    return run_train(run, policy, tag, name, config, steps, seed, json, **where, tracker=shown)
 
 
 @app.command()
@@ -192,6 +217,7 @@ def arena(
     name: Annotated[str | None, typer.Option(help="Name of the round, such as 'after GRPO'.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Measure only so many of the tasks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes a task.")] = 4,
+    config: Annotated[Path | None, typer.Option(help="A training's TOML file, for its [limits].")] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> int:
@@ -206,8 +232,10 @@ def arena(
       agent-world arena RUN --policy RUN/train/grpo/policy --name "after GRPO" --samples 8
     """
     from arena.measure import run_arena
+    from arena.training import read_config
 
-    return run_arena(run, policy, tag, name, count, samples, seed, json)
+    limits = read_config(config, None, None).limits if config else None
+    return run_arena(run, policy, tag, name, count, samples, seed, json, limits)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from arena.cli_options import Json, Seed, UsageError
 if TYPE_CHECKING:
     from synth.env.mcp_import import ImportReport
     from synth.importers.base import Source
+    from synth.types import Task
 
 
 class Dtype(StrEnum):
@@ -29,7 +30,7 @@ import_app = typer.Typer(
     rich_markup_mode=None,
     help="Make environments of what others have: real MCP servers, published sets.\n\n\b\nExamples:\n"
     "  agent-world import mcp --state notes/ --out b/notes -- mcp-server-git --repository {state}\n"
-    "  agent-world import authors released/airline --out b --tasks airline.jsonl",
+    "  agent-world import authors environment_mix/0001000 --out b --tasks trends.jsonl",
 )
 OutOption = Annotated[
     Path, typer.Option("--out", help="The bundle's folder; its name is the environment's id.")
@@ -92,7 +93,9 @@ FolderOption = Annotated[Path, typer.Option("--out", help="The folder in which t
 
 @import_app.command("authors")
 def import_authors(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="A released environment each.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="A released folder, or one database in it.")
+    ],
     out: FolderOption,
     tasks: TasksOption = None,
     license: LicenseOption = "see the release",
@@ -100,17 +103,18 @@ def import_authors(
 ) -> int:
     """Environments in the layout of Agent-World's release.
 
-    A folder holds the database (JSON collections), a checkpoint with the tools' sources, and questions. The
-    sources run in the sandbox only, with clock, ids and randomness held still.
+    A folder holds databases (folders of JSON collections), for each a checkpoint with the tools' sources, and
+    questions. The sources run in the sandbox only, with clock, ids and randomness held still.
 
     \b
     Examples:
-      agent-world import authors released/airline --out b --tasks airline.jsonl
-      agent-world import authors released/* --out b --json
+      agent-world import authors environment_mix/0001000 --out b --tasks trends.jsonl
+      agent-world import authors environment_mix --out b --json
     """
     from synth.importers import authors
 
-    return _publish([authors.read(folder, license=license) for folder in folders], out, tasks, json)
+    sources = [source for folder in folders for source in authors.read_all(folder, license)]
+    return _publish(sources, out, tasks, json)
 
 
 @import_app.command("envscaler")
@@ -256,7 +260,14 @@ def import_known(
     only: Annotated[list[str] | None, typer.Option(help="This server only; may be repeated.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Tasks wanted of each server.")] = 24,
     held_out: Annotated[
-        list[str] | None, typer.Option(help="Measure on this server, never train; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Measure on this server, or this one's SERVER_THEME, never train; may be repeated."
+        ),
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(help="A state of this theme's rows, in an environment SERVER_THEME; may be repeated."),
     ] = None,
     seed: Seed = 0,
     json: Json = False,
@@ -270,17 +281,19 @@ def import_known(
     Examples:
       agent-world import known servers/ --out runs/real
       agent-world import known servers/ --out runs/real --only git --only memory --count 40
+      agent-world import known servers/ --out runs/real --only sqlite --rows element_lab \\
+          --rows film_rentals --held-out sqlite_film_rentals
     """
     from synth.importers.known import KNOWN
     from synth.importers.real import HELD_OUT, table
     from synth.importers.real import import_known as run
 
     kept_apart = HELD_OUT if held_out is None else held_out
-    rows = run(servers, out, only or list(KNOWN), count, seed, say=typer.echo, held_out=kept_apart)
-    typer.echo(table(rows))
+    found = run(servers, out, only or list(KNOWN), count, seed, typer.echo, kept_apart, rows or ())
+    typer.echo(table(found))
     if json:
-        typer.echo(dumps(rows))
-    return 0 if all(row.get("tasks", {}).get("tasks", 0) >= count for row in rows.values()) else 1
+        typer.echo(dumps(found))
+    return 0 if all(row.get("tasks", {}).get("tasks", 0) >= count for row in found.values()) else 1
 
 
 @import_app.command("make-tasks")
@@ -300,13 +313,14 @@ def import_make_tasks(
     Examples:
       agent-world import make-tasks b/git --out RUN/tasks/git.jsonl --count 40
     """
+    from arena.commands import bar
+    from arena.folder import write_records
     from synth.env.mcp_client import McpEnvServer
     from synth.importers.maker import make
 
-    with McpEnvServer(bundle) as server:
-        made = make(server, count, seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _write_lines(out, [task.to_json() for task in made.tasks])
+    with McpEnvServer(bundle) as server, bar("tasks") as progress:
+        made = make(server, count, seed, progress)
+    write_records(out, made.tasks)
     typer.echo(f"{len(made.tasks)} tasks; {sum(made.refused.values())} drafts refused")
     for why, number in made.refused.most_common(5):
         typer.echo(f"  {number} x {why}")
@@ -333,6 +347,7 @@ def import_tasks(
     Examples:
       agent-world import tasks b/git git_tasks.jsonl --out RUN/tasks/git.jsonl
     """
+    from arena.folder import write_records
     from synth.env.mcp_client import McpEnvServer
     from synth.importers.tasks import judge, read_tasks
 
@@ -341,8 +356,7 @@ def import_tasks(
         kept, rows = judge(server, raw)
     for row in rows:
         typer.echo(f"{row.id} {row.outcome}{': ' if row.why else ''}{row.why}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _write_lines(out, [task.to_json() for task in kept])
+    write_records(out, kept)
     typer.echo(f"{len(kept)} of {len(raw)} tasks kept")
     if json:
         typer.echo(
@@ -351,26 +365,21 @@ def import_tasks(
     return 0 if len(kept) == len(raw) else 1
 
 
-def _write_lines(path: Path, lines: list[str]) -> None:
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    scratch.replace(path)
-
-
 def _publish(
     sources: list[Source], out: Path, tasks: Path | None, json: bool, python: Path | None = None
 ) -> int:
     """Import each, say what was kept and refused and why; 0 when nothing was refused."""
+    from arena.folder import write_records
     from synth.importers.base import publish
 
     results = []
-    lines: list[str] = []
+    kept_tasks: list[Task] = []
     for source in sources:
         done = publish(source, out, python=python)
         for what, why in done.notes.items():
             typer.echo(f"{done.env_id}: {what}: {why}")
         results.append(done.to_json())
-        lines += [task.to_json() for task in done.tasks]
+        kept_tasks += done.tasks
         for name, row in results[-1]["tools_by_name"].items():
             if not row["kept"]:
                 typer.echo(f"{done.env_id}: tool {name} refused: {row['why']}")
@@ -379,7 +388,7 @@ def _publish(
         if done.error:
             typer.echo(f"{done.env_id}: refused: {done.error}")
     if tasks is not None:
-        _write_lines(tasks, lines)
+        write_records(tasks, kept_tasks)
     names = ("tools", "tools_kept", "tasks", "tasks_kept")
     total = {name: sum(result[name] for result in results) for name in names}
     kept = f"{total['tools_kept']} of {total['tools']} tools, {total['tasks_kept']} of {total['tasks']} tasks"

@@ -21,6 +21,11 @@ class Author(StrEnum):
     llm = "llm"
 
 
+class Tracker(StrEnum):
+    trackio = "trackio"
+    wandb = "wandb"
+
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same result.")]

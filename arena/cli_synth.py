@@ -241,6 +241,10 @@ def tasks(
     most: Annotated[
         float | None, typer.Option(help="Drop tasks solved in more than this share of the tries, as 0.8.")
     ] = None,
+    solver: Annotated[
+        Path | None,
+        typer.Option(help="Settings of a model (TOML) that tries the tasks, instead of the author's solver."),
+    ] = None,
     seed: Seed = 0,
     author: AuthorOption = Author.offline,
     llm: LlmFile = None,
@@ -255,6 +259,7 @@ def tasks(
       agent-world tasks RUN --count 40
       agent-world tasks RUN --tag heldout --env airport_slots --seed 7
       agent-world tasks RUN --tag hard --difficulty hard --most 0.8
+      agent-world tasks RUN --solver model.toml --most 0.8
       agent-world tasks RUN --tag evolve1 --requests RUN/arena/01-after-grpo/requests.jsonl
     Options that are not listed here go to Beam.
     """
@@ -262,6 +267,7 @@ def tasks(
     from beam_jobs import synthesize as job
 
     name = author_name(author, llm)
+    tries = None if solver is None else author_name(Author.llm, solver)
     if difficulty and requests:
         raise CallerError("--difficulty or --requests, not both: a request says how long its tasks are")
     orders = task_orders(run, count, env or [], requests, seed)
@@ -269,6 +275,13 @@ def tasks(
         orders = [job.at_level(order, difficulty) for order in orders]
     with bar("tasks") as progress:
         summary = job.run(
-            run, orders, tag=tag, author=name, most=most, options=context.args, progress=progress
+            run,
+            orders,
+            tag=tag,
+            author=name,
+            most=most,
+            solver=tries,
+            options=context.args,
+            progress=progress,
         )
     return finish_stage(run, summary, json)

@@ -76,6 +76,9 @@ def build(
     embedding: Annotated[
         Embedding, typer.Option(help="How texts become vectors; the model needs the extra 'sentences'.")
     ] = Embedding.tfidf,
+    llm: Annotated[
+        Path | None, typer.Option("--llm", help="Settings of a model (TOML) that names the classes.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Make themes from registries, tool documents and PRDs.
@@ -87,12 +90,13 @@ def build(
     \b
     Examples:
       agent-world themes build data/themes data/prds --out runs/themes
+      agent-world themes build data/themes --out runs/themes --llm model.toml
       agent-world themes build my_openapi_files --license Apache-2.0 --out runs/themes --json
     """
     from arena.themes import run_build
 
     model = None if embedding is Embedding.tfidf else embedding.value
-    return run_build(data, out, license, classes, json, model)
+    return run_build(data, out, license, classes, json, model, llm)
 
 
 @themes_app.command()

@@ -16,6 +16,7 @@ from typing import Any
 from arena import sections
 from arena.charts import Gain, esc, interval
 from arena.folder import Funnel, Round, RunFolder, write_text
+from arena.portrait import portrait
 from arena.rates import rise
 from rl.rewards import reward
 from synth.types import ArenaReport, Diagnosis, Provenance, Task, Trajectory
@@ -30,6 +31,7 @@ class Story:
     gains: Sequence[tuple[str, Gain]] = ()  # (round, rise since the first round); see :func:`rises`
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # stage -> rows, one a step
     funnel: Sequence[Funnel] = ()
+    taxonomy: Sequence[tuple[str, str]] = ()  # (first level, second level) of each environment
     diagnoses: Sequence[Diagnosis] = ()
     examples: Sequence[tuple[str, Task, Trajectory]] = ()  # (round, task, episode)
     provenance: Sequence[tuple[str, Provenance]] = ()  # (env_id, source)
@@ -59,6 +61,7 @@ def gather(run: RunFolder, facts: dict[str, str] | None = None, examples: int = 
         gains=rises(rounds),
         metrics=run.metrics(),
         funnel=run.funnel(),
+        taxonomy=[(m.taxonomy[0], m.taxonomy[1]) for m in run.manifests() if len(m.taxonomy) == 2],
         diagnoses=[d for stage in rounds if (d := stage.diagnosis()) is not None],
         examples=shown,
         provenance=run.provenance(),
@@ -73,6 +76,7 @@ def render(story: Story) -> str:
         sections.classes(story.rounds),
         sections.curves(story.metrics),
         sections.funnel(story.funnel),
+        portrait(story.taxonomy),
         *(sections.diagnosis(d) for d in story.diagnoses),
         sections.episodes(story.examples),
         sections.provenance(story.provenance),

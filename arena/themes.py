@@ -23,6 +23,7 @@ from rich.table import Table  # noqa: E402
 from arena.commands import Report, load_themes, screen  # noqa: E402
 
 if TYPE_CHECKING:
+    from synth.classes import Namer
     from synth.graph_bench import Linker
     from synth.sources.dedup import Pair
 
@@ -38,13 +39,22 @@ def run_build(
     classes: int,
     as_json: bool,
     model: str | None = None,
+    llm_file: Path | None = None,
 ) -> int:
-    """Build themes and print the funnel and the classes."""
+    """Build themes and print the funnel and the classes; a model names them where its settings are given."""
     from synth.sources import portrait
     from synth.sources.build import build
 
     with stages() as progress:
-        built = build(data, out, license=license, classes=classes, model=model, progress=progress)
+        built = build(
+            data,
+            out,
+            license=license,
+            classes=classes,
+            namer=_namer(llm_file),
+            model=model,
+            progress=progress,
+        )
     damaged = [note for note in built.notes if note.damaged or not note.layout]
     if as_json:
         print(json.dumps({"out": str(out), **built.funnel, "files": [note.__dict__ for note in damaged]}))
@@ -61,6 +71,8 @@ def run_build(
     screen().print(_wheel(out))
     by_class = built.funnel["by_first_level"]
     print(f"{len(by_class)} classes of the first level, {built.funnel['second_level_classes']} of the second")
+    if llm_file:
+        print(_named_by(out))
     show_pairs(built.pairs)
     print(f"pairs of duplicates, all of them: {out}/duplicates.jsonl   what was refused: {out}/refused.jsonl")
     print(f"themes: {out}/themes.jsonl   portrait: {out}/portrait.html   names: {out}/taxonomy/mapping.json")
@@ -167,6 +179,24 @@ def run_graph(files: Sequence[Path], as_json: bool, llm_file: Path | None = None
         )
     screen().print(table)
     return 0 if met else 1
+
+
+def _namer(llm_file: Path | None) -> Namer | None:
+    if llm_file is None:
+        return None
+    from synth.author.llm import LLM
+    from synth.author.online.namer import LLMNamer
+    from synth.author.settings import Settings
+
+    return LLMNamer(LLM(Settings.read(llm_file)))
+
+
+def _named_by(out: Path) -> str:
+    """How many classes a model named; the others keep the names that their terms give."""
+    rows = json.loads((out / "taxonomy" / "mapping.json").read_text("utf-8"))
+    by = sorted({row["named_by"] for row in rows if "named_by" in row})
+    named = sum("named_by" in row for row in rows)
+    return f"{named} of {len(rows)} second-level classes named by {', '.join(by) or 'the model'}"
 
 
 def _linker(llm_file: Path) -> Linker:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,29 +21,42 @@ from arena.measure import load_policy
 from arena.plan_config import read_config as read_plan
 from arena.sample import assert_held_out, split_environments
 from beam_jobs.mirror import Mirror, mirrored
+from rl.learner import Config
 from rl.place import MeshAxes, Place, ProcessLost, join, leave
 from rl.pool import EnvPool
+from rl.trackers import Tracker
 from rl.train import GRPOConfig, train_grpo
 from synth.errors import CallerError
+
+C = TypeVar("C", bound=Config)
+
+
+def config_of(kind: type[C], path: Path | None, over: Mapping[str, Any]) -> C:
+    """The config in a TOML file (or the defaults), with what of ``over`` is not None on top.
+
+    Raises:
+        CallerError: the file is missing, no TOML, or has a field that ``kind`` doesn't know.
+    """
+    try:
+        fields: dict[str, Any] = tomllib.loads(read_text(path)) if path else {}
+    except tomllib.TOMLDecodeError as err:
+        raise CallerError(f"{path}: not TOML: {err}") from None
+    fields |= {name: value for name, value in over.items() if value is not None}
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as err:
+        first = err.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise CallerError(f"{path or 'config'}: field {field}: {first['msg']}") from None
 
 
 def read_config(path: Path | None, steps: int | None, seed: int | None) -> GRPOConfig:
     """The training config of a TOML file (or the defaults), with ``steps`` and ``seed`` on top.
 
     Raises:
-        CallerError: the file is missing, no TOML, or has a field that GRPOConfig doesn't know.
+        CallerError: see :func:`config_of`.
     """
-    try:
-        fields: dict[str, Any] = tomllib.loads(read_text(path)) if path else {}
-    except tomllib.TOMLDecodeError as err:
-        raise CallerError(f"{path}: not TOML: {err}") from None
-    fields |= {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    try:
-        return GRPOConfig.model_validate(fields)
-    except ValidationError as err:
-        first = err.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise CallerError(f"{path or 'config'}: field {field}: {first['msg']}") from None
+    return config_of(GRPOConfig, path, {"steps": steps, "seed": seed})
 
 
 def run_train(
@@ -56,6 +70,8 @@ def run_train(
     as_json: bool = False,
     mesh: str | None = None,
     processes: str | None = None,
+    rollout: str | None = None,
+    tracker: Tracker | None = None,
 ) -> int:
     """Train on the tasks of one tag; start it again to go on after a kill.
 
@@ -65,6 +81,8 @@ def run_train(
         name: of the folder below ``RUN/train``.
         mesh: axes (``fsdp=4,tensor=2``), or a plan's config, whose mesh and way to run the model are taken.
         processes: as in :func:`rl.place.join`.
+        rollout: axes of the devices beside the mesh that sample (``tensor=4``).
+        tracker: shows the metrics, too (:mod:`rl.trackers`).
 
     Raises:
         CallerError: no tasks, a held-out task among them, a bad config, or a folder of another training.
@@ -73,23 +91,25 @@ def run_train(
     with mirrored(root, ("bundles/*", "tasks/*"), write=(f"train/{name}/*",)) as here:
         if processes is not None:
             join(processes)
-        place, how = read_place(mesh)
+        place, how = read_place(mesh, rollout)
         try:
-            return _train(here, config, policy_folder, tag, name, as_json, place, how)
+            return _train(here, config, policy_folder, tag, name, as_json, place, how, tracker)
         except ProcessLost as err:
             print(err, file=sys.stderr)
             leave(err.exit_code)
 
 
-def read_place(mesh: str | None) -> tuple[Place, dict[str, Any]]:
+def read_place(mesh: str | None, rollout: str | None = None) -> tuple[Place, dict[str, Any]]:
     """Where a training's arrays lie, and how its model is run there (fields of ModelConfig, and the mesh)."""
+    sampling = None if rollout is None else MeshAxes.parse(rollout)
     if mesh is None:
-        return Place(), {}
+        place = Place(None, sampling)
+        return place, {} if place.mesh is None else {"mesh": place.mesh}
     if not mesh.endswith(".toml"):
-        place = Place(MeshAxes.parse(mesh))
+        place = Place(MeshAxes.parse(mesh), sampling)
         return place, {"mesh": place.mesh}
     plan = read_plan(Path(mesh))
-    place, model = Place(plan.mesh), plan.train_model()
+    place, model = Place(plan.mesh, sampling), plan.train_model()
     how = {name: getattr(model, name) for name in ("compute_dtype", "scan_layers", "remat", "vocab_chunks")}
     return place, how | {"mesh": place.mesh}
 
@@ -103,6 +123,7 @@ def _train(
     as_json: bool,
     place: Place,
     how: dict[str, Any],
+    tracker: Tracker | None,
 ) -> int:
     """:func:`run_train` in a local folder; on GCS each step is sent there when it is done."""
     root = here.root
@@ -126,7 +147,7 @@ def _train(
                 progress(step + 1, config.steps, f"reward {rewards[-1]:.2f}")
                 here.push()
 
-        trained = train_grpo(config, policy, tasks, pool, folder, report, place)
+        trained = train_grpo(config, policy, tasks, pool, folder, report, place, tracker, settled=here.remote)
     if not place.first:
         return 0
     at = here.shown(folder / "policy")

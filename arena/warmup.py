@@ -6,13 +6,15 @@ beam_jobs). Each is replayed in the sandbox, so that what the policy learns to r
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from model.tokens import ChatTemplate
 from rl.batch import Sample, text_sample
-from rl.data import scripted_episode
+from rl.data import ScriptedEpisode, scripted_episode
 from rl.pool import EnvPool
 from synth.types import Task, ToolStep
 
@@ -28,7 +30,8 @@ def solved_examples(
     """One example a task: the first attempt on file, which makes the gold calls.
 
     Returns:
-        Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in order of task ids.
+        Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in order of task ids. Those of
+        an environment are a group whose prompts begin alike.
     """
     first: dict[str, dict] = {}
     for path in sorted(root.glob(f"solutions/*.{tag}.jsonl")):
@@ -36,12 +39,30 @@ def solved_examples(
             attempt = json.loads(line)
             first.setdefault(attempt["task_id"], attempt)
     chosen = [first[task_id] for task_id in sorted(first) if task_id in tasks]
-    examples = []
+    episodes = []
     for number, attempt in enumerate(chosen, start=1):
         task = tasks[attempt["task_id"]]
         calls = [ToolStep(**call) for call in attempt["calls"]]
         episode = scripted_episode(pool.server(task.env_id), template, task, calls, attempt["answer"])
-        examples.append(text_sample(episode.ids, episode.weights(0.0)))
+        episodes.append(episode)
         if progress:
             progress(number, len(chosen), task.env_id)
-    return examples
+    return grouped(episodes)
+
+
+def grouped(episodes: Sequence[ScriptedEpisode]) -> list[Sample]:
+    """Episodes as samples, which say how far the prompts of their environment are equal."""
+    shared: dict[str, tuple[int, ...]] = {}
+    for episode in episodes:
+        prompt = episode.ids[: episode.prompt_length]
+        known = shared.get(episode.env_id, prompt)
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(known, prompt, strict=False))
+        shared[episode.env_id] = tuple(token for token, _ in equal)
+    return [
+        dataclasses.replace(
+            text_sample(episode.ids, episode.weights(0.0)),
+            prompt_length=max(len(shared[episode.env_id]), 1),
+            group=episode.env_id,
+        )
+        for episode in episodes
+    ]

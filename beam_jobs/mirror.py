@@ -52,6 +52,11 @@ class Mirror:
         self._there: dict[str, Seen] = {}  # what the service holds below the written parts
         self._sent: dict[str, tuple[int, int]] = {}  # path -> (size, mtime in ns) of what it holds
 
+    @property
+    def remote(self) -> bool:
+        """Whether :meth:`push` has anything to do."""
+        return self._store is not None
+
     def shown(self, path: Path | str) -> str:
         """A path below the folder, as the user would write it."""
         return self.words(str(path))

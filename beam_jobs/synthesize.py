@@ -6,7 +6,7 @@ Out: ``<run>/tasks/<env_id>.<tag>.jsonl``, one :class:`synth.types.Task` a line,
      ``<run>/solutions/<env_id>.<tag>.jsonl``, one distinct passing scripted attempt a line
      ({"task_id", "calls": [{"tool", "arguments"}], "answer"}), which :mod:`rl.data` makes demonstrations of.
 
-An element is one environment under one tag, because its sandbox is opened once for all its tasks.
+An element is one environment under one tag, because it is opened once for all its tasks.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ def at_level(order: Order, name: str) -> Order:
 
 @contextmanager
 def tools() -> Iterator[VerifierServer]:
-    """The sandbox for verifiers: one a worker, a forked child each verification. An environment's own sandbox
-    is opened once an element, because code of one must never meet another's."""
+    """What verifies, in a sandbox that stays open for all elements of a worker; a forked child each time.
+    Environments get processes of their own in that sandbox, because code of one must never meet another's."""
     from synth.env.episode import VerifierServer
+    from synth.env.sandbox import pick_provider
+    from synth.env.zygote import Nest
 
-    with VerifierServer() as judge:
+    with Nest(pick_provider()) as nest, VerifierServer(nest) as judge:
         yield judge
 
 
@@ -83,13 +85,18 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
     from synth.solver import ATTEMPTS, ScriptedSolver, filter_solvable
 
     counters: Counter[str] = Counter()
-    with store.local(f"bundles/{payload['env_id']}") as path, open_environment(path) as server:
+    with (
+        store.local(f"bundles/{payload['env_id']}") as path,
+        open_environment(path, provider=judge.provider) as server,
+    ):
         bundle = read_bundle(path)
         author = open_author(payload["author"])
         drafts = _draft(bundle, server, judge, author, payload, counters)
         sound = _gate(bundle, server, judge, drafts, counters)
         seed = payload["orders"][0]["seed"]
-        own = getattr(author, "solver", None)  # an author that is a model tries the tasks itself
+        chosen = payload.get("solver")
+        tries = author if chosen is None else open_author(chosen)
+        own = getattr(tries, "solver", None)  # an author that is a model tries the tasks itself
         solver = own(seed) if own else ScriptedSolver(error_rate=payload["error_rate"], seed=seed)
         most = payload.get("most")  # a share; 1e-9, as 0.6 * 5 could fall short of 3
         bound = None if most is None else int(most * ATTEMPTS + 1e-9)
@@ -105,6 +112,8 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
     write_lines(store, f"tasks/{name}", (kept.task.to_json() for kept in solved))
     write_lines(store, f"solutions/{name}", solutions)
     counters.update(spent(author))
+    if tries is not author:
+        counters.update(spent(tries))
     return Output((f"tasks/{name}", f"solutions/{name}"), {k: n for k, n in counters.items() if n})
 
 
@@ -180,6 +189,7 @@ def elements(
     author: str,
     error_rate: float,
     most: float | None = None,
+    solver: str | None = None,
 ) -> list[Element]:
     """One element an environment: all its orders under ``tag``.
 
@@ -207,6 +217,8 @@ def elements(
         }
         if most is not None:  # only then, so that receipts of before hold
             payload["most"] = most
+        if solver is not None:  # likewise
+            payload |= {"solver": solver, "solver_id": open_author(solver).name}
         if len(payload["orders"]) > 1:  # likewise: since then, orders don't repeat each other
             payload["distinct"] = "intent"
         key = STAGE.key(payload, digest=digest, author_id=author_id)
@@ -251,6 +263,7 @@ def run(
     author: str = "offline",
     error_rate: float = 0.3,
     most: float | None = None,
+    solver: str | None = None,
     options: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Summary:
@@ -263,9 +276,10 @@ def run(
         author: who words tasks and writes programs.
         error_rate: of the scripted solver behind the 2-of-5 filter (source: synth.solver.ERROR_RATE).
         most: drop tasks that the solver solves in more than this share of its attempts; None: keep them.
+        solver: a model that tries the tasks ("llm:<path of its settings>"); None: the author's own solver.
         options: Beam options as on a command line.
         progress: see :func:`beam_jobs.stage.run_stage`.
     """
     store = open_store(run_dir)
-    todo = elements(store, wanted, tag=tag, author=author, error_rate=error_rate, most=most)
+    todo = elements(store, wanted, tag=tag, author=author, error_rate=error_rate, most=most, solver=solver)
     return run_stage(STAGE, todo, run_dir, options=options, progress=progress)

@@ -20,19 +20,21 @@ from synth.errors import CallerError
 from synth.types import Database, Theme
 
 if TYPE_CHECKING:
-    from synth.env.sandbox import Provider
+    from synth.env.zygote import Nest
 
 
 @contextmanager
-def tools() -> Iterator[Provider]:
-    """The sandbox that works here, tried out once a worker; each environment gets a fresh process of it,
+def tools() -> Iterator[Nest]:
+    """A sandbox that stays open for all environments of a worker; each gets a process of its own in it,
     because code of one must never meet another's."""
     from synth.env.sandbox import pick_provider
+    from synth.env.zygote import Nest
 
-    yield pick_provider()
+    with Nest(pick_provider()) as nest:
+        yield nest
 
 
-def work(store: Store, payload: dict[str, Any], provider: Provider) -> Output:
+def work(store: Store, payload: dict[str, Any], nest: Nest) -> Output:
     """Let the author write tools for one database, test them, and write what passed as a bundle."""
     from synth.admission import validate_environment
     from synth.env.bundle import write_bundle
@@ -44,7 +46,7 @@ def work(store: Store, payload: dict[str, Any], provider: Provider) -> Output:
     author = open_author(payload["author"])
     drafted = make_environment(db, theme, author, payload["seed"])
     with store.scratch() as folder:
-        env, report = validate_environment(drafted, folder, provider)
+        env, report = validate_environment(drafted, folder, nest)
     env = env.model_copy(update={"taxonomy": tuple(payload["taxonomy"])})
     bundle, checks = f"bundles/{env.env_id}", f"checks/{env.env_id}.json"
     store.write_folder(bundle, lambda path: write_bundle(env, path))

@@ -47,7 +47,7 @@ KERNELS = {
 on_mesh = jax.set_mesh
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None, /, **axes: int) -> Mesh:
+def make_mesh(devices: Sequence[Any] | None = None, /, **axes: int) -> Mesh:
     """A mesh such as ``make_mesh(data=2, fsdp=4)``; the compiler places what lies between our arrays.
 
     Args:

@@ -11,6 +11,7 @@ pretraining (:mod:`rl.sft`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from model.tokens import ChatTemplate
 from synth.env.bundle import mcp_tool
 from synth.errors import EnvironmentFault
-from synth.types import Task, Tool, ToolStep, Turn
+from synth.types import Task, Tool, ToolStep, Trajectory, Turn
 
 if TYPE_CHECKING:
     from synth.env.episode import ToolResult
@@ -59,6 +60,23 @@ class Recorder:
         self.logprobs.extend([0.0] * len(ids) if logprobs is None else logprobs)
         self.mask.extend([int(role == "assistant")] * len(ids))
         self.turns.append(Turn(role=role, text=text, start=start, end=len(self.ids), **turn))
+
+
+def version_runs(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The policy version of each token, run by run; nothing where all have the same."""
+    runs = tuple((version, len(list(run))) for version, run in itertools.groupby(versions))
+    return runs if len(runs) > 1 else ()
+
+
+def token_versions(trajectory: Trajectory) -> list[int | None]:
+    """The policy version that drew each token of a trajectory; None for tokens that no policy drew."""
+    versions: list[int | None] = [None] * len(trajectory.token_ids)
+    for turn in trajectory.turns:
+        if turn.role == "assistant":
+            size = turn.end - turn.start
+            runs = turn.version_runs or ((turn.policy_version, size),)
+            versions[turn.start : turn.end] = [version for version, count in runs for _ in range(count)]
+    return versions
 
 
 def observation_text(result: ToolResult, limit: int = MAX_OBSERVATION) -> str:

@@ -27,6 +27,9 @@ class Preempted(InfrastructureError):
 
     exit_code = 128 + signal.SIGTERM
 
+    def __init__(self) -> None:
+        super().__init__("stopped by SIGTERM; the last whole step is saved, the same command goes on from it")
+
 
 class DiskFull(InfrastructureError):
     """A file of the run could not be written for want of space."""
@@ -47,9 +50,7 @@ class Preemption:
     def check(self, *_: object) -> None:
         """Go on, or raise :class:`Preempted`. Takes and ignores what a progress callback is told."""
         if self.came:
-            raise Preempted(
-                "stopped by SIGTERM; the last whole step is saved, the same command goes on from it"
-            )
+            raise Preempted
 
     def __enter__(self) -> Preemption:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handler

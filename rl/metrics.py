@@ -1,9 +1,9 @@
-"""Metrics of a run: one JSON line a step, mirrored to TensorBoard.
+"""Metrics of a run: one JSON line a step, mirrored to TensorBoard and, if asked, to a tracker.
 
 In: a dictionary of numbers a step. Out: ``metrics.jsonl`` (the truth) and ``tensorboard/`` (a view
-of it). A resumed run calls :meth:`Metrics.truncate` with the first step that it will do again:
-later lines are cut off with an atomic rename and the TensorBoard files are written anew from
-the lines that stay, so that no step is doubled or lost after ``kill -9``.
+of it; :mod:`rl.trackers` has more). A resumed run calls :meth:`Metrics.truncate` with the first step that
+it will do again: later lines are cut off with an atomic rename and the views are written anew from the
+lines that stay, so that no step is doubled or lost after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
+
+from rl import trackers
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -64,13 +66,23 @@ class Metrics:
         folder: the run folder.
         prefix: name of the stage, for files and TensorBoard tags (``train`` gives ``train.jsonl``).
         tensorboard: whether to mirror to ``folder/tensorboard/<prefix>``.
+        tracker: where to mirror to besides.
     """
 
-    def __init__(self, folder: Path, prefix: str = "metrics", *, tensorboard: bool = True):
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str = "metrics",
+        *,
+        tensorboard: bool = True,
+        tracker: trackers.Tracker | None = None,
+    ):
         self.path = Path(folder) / f"{prefix}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._tensorboard_folder = Path(folder) / "tensorboard" / prefix if tensorboard else None
         self._writer: SummaryWriter | None = None
+        self._tracker: trackers.Tracker | None = tracker
+        self._log: trackers.Log | None = None
 
     def truncate(self, step: int) -> None:
         """Keep only the lines of steps below ``step``."""
@@ -79,8 +91,8 @@ class Metrics:
         self.close()
         if self._tensorboard_folder is not None:
             shutil.rmtree(self._tensorboard_folder, ignore_errors=True)
-            for row in kept:
-                self._mirror(row)
+        for row in kept:
+            self._mirror(row)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one step; numbers go to TensorBoard too."""
@@ -93,15 +105,25 @@ class Metrics:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._log is not None:
+            self._log.finish()
+            self._log = None
 
     def _mirror(self, row: Mapping[str, Any]) -> None:
-        if self._tensorboard_folder is None:
-            return
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self._tensorboard_folder))
-        for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+        numbers = {
+            name: value
+            for name, value in row.items()
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value)
+        }
+        if self._tensorboard_folder is not None:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self._tensorboard_folder))
+            for name, value in numbers.items():
                 self._writer.add_scalar(name, value, row["step"])
+        if self._tracker is not None:
+            if self._log is None:
+                self._log = trackers.start(self._tracker, self.path.parent)
+            self._log.log(numbers, step=row["step"])
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -4,13 +4,16 @@ In: the axes of a mesh, such as ``[mesh]`` of a file in ``tpu_configs/``, and th
 (one for each host of a TPU slice). Out: a :class:`Place`, which the trainer asks.
 
     weights, moments, gradients   cut over the mesh, over all processes (model/sharding.py)
-    batches                       rows over data and fsdp, time over sequence
+    batches                       rows over data and fsdp, as many on each device; time over sequence
     episodes                      each process samples its share of the groups, with a copy of the weights on
                                   its first device; then all of them exchange what they sampled
+    a rollout slice               of one process: devices beside the mesh that only sample. Weights are copied
+                                  there, device to device, before each step (cut by the same table), so
+                                  sampling in flight and training have no device in common
     files                         process 0 alone writes the run folder; checkpoints are written by all, each
                                   process the parts of its devices, so the folder must be shared
     the end                       a killed process takes the others with it, and the same commands go on
-                                  from the last step; SIGTERM is looked at between steps, by all of them
+                                  from the last step; SIGTERM to any of them ends all (:meth:`Place.agreed`)
 
 Sampling is deterministic and exchanged in the order of the jobs, so a run of two processes with four devices
 each sees the episodes of one process with eight.
@@ -18,6 +21,7 @@ each sees the episodes of one process with eight.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -31,14 +35,15 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from pydantic import Field
 
-from model.sharding import make_mesh, shard_params
-from rl.faults import Preemption
+from model.sharding import RULES, make_mesh, shard_params
+from rl.faults import Preempted, Preemption
 from rl.optimizer import Config, Params
 from synth.errors import CallerError, InfrastructureError
 from synth.types import Trajectory
 
 Run = Callable[[Sequence[Any]], list[Trajectory]]  # samples the episodes of jobs
 
+STOPPED = "stopped"  # in the place of a process's trajectories: SIGTERM came while it sampled
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead; ours (JAX's own is 100)
 
 
@@ -53,6 +58,15 @@ class MeshAxes(Config):
     def axes(self) -> dict[str, int]:
         """Those with more than one device, in the order in which they are laid out."""
         return {name: n for name, n in self.model_dump().items() if n > 1} or {"fsdp": 1}
+
+    @property
+    def size(self) -> int:
+        """Devices in all."""
+        return math.prod(self.axes().values())
+
+    @property
+    def words(self) -> str:
+        return " x ".join(f"{name} {n}" for name, n in self.axes().items())
 
     @classmethod
     def parse(cls, text: str) -> MeshAxes:
@@ -86,22 +100,31 @@ class Place:
 
     Args:
         axes: of the mesh; None for one device of one process.
+        rollout: of the devices after those of the mesh, which sample; None samples on the mesh's first.
 
     Raises:
-        CallerError: the axes don't make up the devices there are.
+        CallerError: the axes don't make up the devices there are, or a rollout slice of several processes.
     """
 
-    def __init__(self, axes: MeshAxes | None = None):
+    def __init__(self, axes: MeshAxes | None = None, rollout: MeshAxes | None = None):
         self.processes, self.index = jax.process_count(), jax.process_index()
         if axes is None and self.processes > 1:
             raise CallerError(
                 f"{self.processes} processes need a mesh over their {jax.device_count()} devices"
             )
-        asked = np.prod(list(axes.axes().values())) if axes else 1
+        if rollout is not None and self.processes > 1:
+            raise CallerError("a rollout slice works in one process; leave it out, or start one process")
+        if rollout is not None and axes is None:
+            axes = MeshAxes.parse("fsdp=1")
+        asked = sum(each.size for each in (axes, rollout) if each is not None)
         if axes is not None and asked != jax.device_count():
-            sizes = " x ".join(f"{name} {n}" for name, n in axes.axes().items())
+            sizes = " and ".join(each.words for each in (axes, rollout) if each is not None)
             raise CallerError(f"mesh {sizes} is {asked} devices, this run has {jax.device_count()}")
-        self.mesh = None if axes is None else make_mesh(**axes.axes())
+        devices = jax.devices()
+        self.mesh = None if axes is None else make_mesh(devices[: axes.size], **axes.axes())
+        self.rollout = (
+            None if axes is None or rollout is None else make_mesh(devices[axes.size :], **rollout.axes())
+        )
 
     @property
     def first(self) -> bool:
@@ -112,6 +135,24 @@ class Place:
         """Parameters, which every process has, cut over the mesh."""
         return params if self.mesh is None else shard_params(self.mesh, params)
 
+    def rows(self, wanted: int) -> int:
+        """Rows of a micro-batch: so many more than wanted that all devices along data and fsdp get as many.
+
+        Rows have one length, so each device then computes the same; a number that the axes don't divide would
+        have every device compute all of them.
+        """
+        if self.mesh is None:
+            return wanted
+        parts = math.prod(self.mesh.shape[axis] for axis in RULES["batch"] if axis in self.mesh.shape)
+        return -(-wanted // parts) * parts
+
+    def to_sampler(self, params: Params) -> Params:
+        """Parameters where this process samples: on the rollout slice, or all on its first device.
+
+        To be called by all processes, and by the thread that trains (it runs a program on the mesh).
+        """
+        return self.whole(params) if self.rollout is None else shard_params(self.rollout, params)
+
     def whole(self, params: Params) -> Params:
         """All of them on this process's first device; to be called by all processes."""
         if self.mesh is None:
@@ -121,13 +162,22 @@ class Place:
         return jax.tree.map(lambda x: x.addressable_data(0), copies)
 
     def episodes(self, jobs: Sequence[Any], run: Run) -> list[Trajectory]:
-        """``run(jobs)``, each process its share; all trajectories in the order of the jobs."""
+        """``run(jobs)``, each process its share; all trajectories in the order of the jobs.
+
+        Raises:
+            Preempted: by ``run``, here or in another process.
+        """
         if self.processes == 1:
             return run(jobs)
         ends = [len(jobs) * n // self.processes for n in range(self.processes + 1)]
-        mine = jobs[ends[self.index] : ends[self.index + 1]]
-        lines = "\n".join(trajectory.to_json() for trajectory in run(mine)) if mine else ""
+        mine, ended = jobs[ends[self.index] : ends[self.index + 1]], None
+        try:
+            lines = "\n".join(trajectory.to_json() for trajectory in run(mine)) if mine else ""
+        except Preempted as err:  # the others wait for this share: they get the news in its place
+            lines, ended = STOPPED, err
         parts = exchange(lines.encode())
+        if STOPPED.encode() in parts:
+            raise ended or Preempted()
         return [Trajectory.from_json(line) for part in parts for line in part.decode().split("\n") if line]
 
     def first_then_others(self, work: Callable[[], None]) -> None:
@@ -139,14 +189,16 @@ class Place:
         if not self.first:
             work()
 
-    def check_within(self, preemption: Preemption) -> Callable[..., None]:
-        """What may end a step in its middle: SIGTERM, if no other process would wait for this one."""
-        return preemption.check if self.processes == 1 else lambda *_: None
+    def agreed(self, preemption: Preemption) -> Callable[[], None]:
+        """A check that all processes make at the same places: ends the run if SIGTERM came to any of them."""
 
-    def check_after(self, preemption: Preemption) -> None:
-        """Between steps: end the run if SIGTERM came to any process."""
-        preemption.came = self.anywhere(preemption.came)
-        preemption.check()
+        def check() -> None:
+            # the signal may come during the exchange: then it counts at the next one, when the others know
+            if self.anywhere(preemption.came):
+                preemption.came = True
+                preemption.check()
+
+        return check
 
     def anywhere(self, flag: bool) -> bool:
         """Whether it holds in any process."""

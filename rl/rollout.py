@@ -30,7 +30,7 @@ from model.driver import Driver, Result, Session
 from model.engine import Engine
 from model.sampling import Sampling
 from model.tokens import ChatTemplate, ParsedTurn
-from rl.data import Recorder, observation_text
+from rl.data import Recorder, observation_text, version_runs
 from rl.jobs import EpisodeJob, RolloutLimits
 from rl.pool import EnvPool
 from synth import verify
@@ -233,6 +233,7 @@ class _Rollout:
             made.tokens,
             made.logprobs,
             policy_version=min(made.versions, default=self.driver.version),
+            version_runs=version_runs(made.versions),
             call=call,
             error=turn.error,
             fault="caller" if turn.error and call is None else None,

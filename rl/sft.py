@@ -35,6 +35,8 @@ from rl.learner import (
 from rl.losses import cross_entropy_sum
 from rl.metrics import Metrics
 from rl.policy import Policy
+from rl.trackers import Tracker
+from rl.trackers import check as check_tracker
 from synth.errors import CallerError
 
 WINDOW = 1024  # samples packed together: enough for full rows, few enough to stay fast
@@ -49,6 +51,9 @@ class SFTConfig(Config):
     epochs: int = 2
     rows: int = 8
     row_length: int = 1024
+    # examples of one group show their common beginning (an environment's tools) once a row: the same losses,
+    # fewer columns (rl/batch.py). Off: the shipped demo's batches stay as they are.
+    share_prompts: bool = False
     checkpoint_every: int = 50
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-3, schedule="cosine", warmup_steps=10)
 
@@ -102,13 +107,16 @@ def heldout_loss(score: Score, params: Any, batches: Sequence[Batch]) -> dict[st
     return {"loss": float(values["loss"]), "target_loss": float(values["target_loss"])}
 
 
-def plan_epoch(samples: Sequence[Sample], length: int, seed: int, epoch: int) -> list[Row]:
+def plan_epoch(
+    samples: Sequence[Sample], length: int, seed: int, epoch: int, *, share_prompts: bool = False
+) -> list[Row]:
     """Rows of one epoch in shuffled order; every sample once, the same for the same arguments."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(samples))
     rows: list[Row] = []
     for start in range(0, len(order), WINDOW):
-        rows += plan([samples[i] for i in order[start : start + WINDOW]], length)
+        window = [samples[i] for i in order[start : start + WINDOW]]
+        rows += plan(window, length, share_prompts=share_prompts)
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
@@ -126,6 +134,7 @@ def train_sft(
     *,
     heldout: Sequence[Sample] = (),
     progress: Callable[[int, int, dict[str, float]], None] | None = None,
+    tracker: Tracker | None = None,
 ) -> Policy:
     """Train on every example ``epochs`` times.
 
@@ -134,6 +143,7 @@ def train_sft(
         heldout: examples to measure the loss on, before the first step (``before_heldout_...`` of its
             metrics) and at each epoch's end (``heldout_...``).
         progress: called after each step with (step, steps in all, metrics).
+        tracker: shows the metrics besides TensorBoard (:mod:`rl.trackers`).
 
     Returns:
         The trained policy, its ``version`` unchanged: versions count from the start of GRPO.
@@ -142,12 +152,18 @@ def train_sft(
         CallerError: no examples, or one that is too long for a row.
     """
     _check(config, [*examples, *heldout])
-    epochs = [plan_epoch(examples, config.row_length, config.seed, e) for e in range(config.epochs)]
+    check_tracker(tracker)
+    share = config.share_prompts
+    epochs = [
+        plan_epoch(examples, config.row_length, config.seed, e, share_prompts=share)
+        for e in range(config.epochs)
+    ]
     sizes = [-(-len(rows) // config.rows) for rows in epochs]
     total = sum(sizes)
     optimizer = make_optimizer(config.optimizer, total)
     lm_step, state, first = make_lm_step(policy.score, optimizer), init_state(policy.params, optimizer), 0
-    held = list(batches_of(plan(heldout, config.row_length), config.rows, config.row_length))
+    kept_out = plan(heldout, config.row_length, share_prompts=share)
+    held = list(batches_of(kept_out, config.rows, config.row_length))
 
     def measured(when: str, params: Params) -> dict[str, float]:
         found = heldout_loss(policy.score, params, held) if held else {}
@@ -158,7 +174,7 @@ def train_sft(
         if saved is not None:
             first, state = saved.step, saved.state
         before = {} if first else measured("before_", state.params)
-        metrics = Metrics(Path(run_dir), "sft")
+        metrics = Metrics(Path(run_dir), "sft", tracker=tracker)
         metrics.truncate(first)
         step = 0
         for rows, size in zip(epochs, sizes, strict=True):

@@ -49,6 +49,8 @@ from rl.rollout import (
     stream_episodes,
 )
 from rl.run_folder import Standing, claim, restore, save, write_groups
+from rl.trackers import Tracker
+from rl.trackers import check as check_tracker
 from synth.errors import CallerError
 from synth.types import Task, Trajectory
 
@@ -90,6 +92,8 @@ def train_grpo(
     run_dir: str | Path,
     progress: Report | None = None,
     place: Place | None = None,
+    tracker: Tracker | None = None,
+    settled: bool = False,
 ) -> Policy:
     """Train ``policy`` on ``tasks``; or go on where a killed run of the same folder stopped.
 
@@ -97,8 +101,10 @@ def train_grpo(
         policy: where training starts, and the reference of the KL term.
         tasks: never the ones that are measured.
         progress: called after each step.
-        place: a mesh, and the processes that share it; without it one device. Not part of what a run is:
-            it may go on elsewhere.
+        place: a mesh, a rollout slice beside it, and the processes that share them; without it one device.
+            Not part of what a run is: it may go on elsewhere.
+        tracker: shows the metrics besides TensorBoard (:mod:`rl.trackers`).
+        settled: a step's checkpoint is on disk before ``progress`` hears of it, which copies the folder, say.
 
     Raises:
         CallerError: no tasks, a config that can't work, or a folder of another run.
@@ -106,8 +112,9 @@ def train_grpo(
     run_dir = Path(run_dir)
     place = place or Place()
     _check(config, tasks, place)
+    check_tracker(tracker)
     reference = place.cut(policy.params)
-    policy = policy.with_params(place.whole(reference), policy.version)
+    policy = policy.with_params(place.to_sampler(reference), policy.version)
     place.first_then_others(lambda: claim(run_dir, config, policy, tasks))
     start, full = trained_part(config.lora, reference, config.seed)
     updates = config.steps * config.batch.minibatches
@@ -118,22 +125,24 @@ def train_grpo(
         naming_lost_process(place, checkpoints.latest_step),
     ):
         donate = config.sampling == "on_policy"  # one step ahead, a thread still samples with the old weights
-        check, refused = place.check_within(preemption), run_dir / "refused" if place.first else None
+        check, refused = place.agreed(preemption), run_dir / "refused" if place.first else None
         learner = Learner(
             policy.score, config.learner, updates, refused, check, donate=donate, mesh=place.mesh, full=full
         )
         at = restore(checkpoints, Standing(0, learner.init(start), 0), _ahead(config, policy))
-        metrics = Metrics(run_dir, "train") if place.first else Unwritten()
+        to_sample = lambda state: place.to_sampler(full(state.params, reference))  # noqa: E731
+        metrics = Metrics(run_dir, "train", tracker=tracker) if place.first else Unwritten()
         metrics.truncate(at.step)
-        engine, classes = _engine(config, policy), _classes(tasks, pool)
+        packing = config.batch.model_copy(update={"rows": place.rows(config.batch.rows)})
+        engine, classes = _engine(config, policy, place), _classes(tasks, pool)
 
         def sample(step: int, position: int, params: Any, version: int, check: Progress) -> Sampled:
-            engine.update_weights(place.whole(full(params, reference)), policy.version + version)
+            engine.update_weights(params, policy.version + version)
             return collect(config, step, position, tasks, engine, policy, pool, check, place)
 
         sampler_of = {
-            "on_policy": lambda: OnPolicy(sample, check),
-            "one_ahead": lambda: OneAhead(sample, check, config.steps, at.behind),
+            "on_policy": lambda: OnPolicy(sample, preemption.check),
+            "one_ahead": lambda: OneAhead(sample, preemption.check, config.steps, at.behind),
             "in_flight": lambda: _in_flight(
                 config, tasks, engine, policy, pool, preemption.check, at.pending
             ),
@@ -143,12 +152,12 @@ def train_grpo(
             with sampler_of[config.sampling]() as sampler:
                 for step in range(at.step, config.steps):
                     version = policy.version + step
-                    groups, position = sampler.groups(step, at.position, at.state.params)
+                    groups, position = sampler.groups(step, at.position, to_sample(at.state))
                     phases.end("sampling")
                     if place.first:
                         write_groups(run_dir, step, groups)
                     numbers = sampling_metrics(groups, version, classes)
-                    state, batches = at.state, make_minibatches(config.batch, _teaching(groups), version)
+                    state, batches = at.state, make_minibatches(packing, _teaching(groups), version)
                     if batches:
                         state, update = learner.update(state, batches, reference)
                         numbers |= update
@@ -159,16 +168,20 @@ def train_grpo(
                     metrics.write(step, numbers | phases.seconds | costs)
                     if at.step % config.checkpoint_every == 0 or at.step == config.steps:
                         save(checkpoints, at)
+                    if settled:
+                        checkpoints.wait()
                     if progress:
                         progress(step, numbers)
                     phases.end("saving")
-                    place.check_after(preemption)
+                    check()
+            checkpoints.wait()
         except Preempted:
             save(checkpoints, at)
+            checkpoints.wait()
             raise
         finally:
             metrics.close()
-        weights = place.whole(full(at.state.params, reference))
+        weights = to_sample(at.state)
         adapter = place.whole(at.state.params) if config.lora else None
         trained = policy.with_params(weights, policy.version + config.steps)
         if place.first:
@@ -289,7 +302,10 @@ def _classes(tasks: Sequence[Task], pool: EnvPool) -> dict[str, str]:
 # --- beginnings ----------------------------------------------------------------------------------------
 
 
-def _engine(config: GRPOConfig, policy: Policy) -> Engine:
+def _engine(config: GRPOConfig, policy: Policy, place: Place) -> Engine:
+    # where a program spans devices one thread starts all of them: two would wait for each other's collectives
+    together = place.rollout is not None and place.rollout.size > 1
+    shard: dict[str, Any] = {"shard": config.slots} if together else {}
     return Engine(
         policy.config,
         policy.params,
@@ -297,6 +313,7 @@ def _engine(config: GRPOConfig, policy: Policy) -> Engine:
         max_len=config.limits.max_len,
         eos_id=policy.tokenizer.eos_id,
         version=policy.version,
+        **shard,
     )
 
 
@@ -308,10 +325,10 @@ def _check(config: GRPOConfig, tasks: Sequence[Task], place: Place) -> None:
             f"batch.row_length {config.batch.row_length} is below limits.max_len {config.limits.max_len}: "
             "the longest episode would not fit in a row; raise batch.row_length"
         )
-    if config.sampling != "on_policy" and (place.mesh is not None or config.lora is not None):
+    if config.sampling != "on_policy" and place.processes > 1:
         raise CallerError(
-            f'sampling = "{config.sampling}" works on one device and with all weights trained; on a mesh or '
-            'with lora use "on_policy"'
+            f'sampling = "{config.sampling}" works in one process; with several use "on_policy" '
+            "(who samples what would be a matter of each one's timing)"
         )
     if config.sampling != "on_policy" and config.batch.max_staleness < 1:
         raise CallerError(

@@ -10,10 +10,10 @@ without refitting. :mod:`synth.taxonomy` does the same for a handful of themes w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -28,7 +28,20 @@ MOST = 10_000  # texts in one Ward tree: its distances take 8 * n * n / 2 bytes,
 EXAMPLES = 5
 FIRST_LEVEL = Path(__file__).with_name("first_level.json")
 
-Namer = Callable[[list[str], list[str]], str]  # (distinctive terms, texts of representatives) -> name
+
+class Namer(Protocol):
+    """A better writer of names than :mod:`synth.naming`, such as a language model."""
+
+    @property
+    def label(self) -> str: ...
+
+    def names(self, mapping: Sequence[dict[str, Any]], first: Sequence[str]) -> Sequence[dict[str, Any]]:
+        """The drafted mapping with other ``second_level`` and ``first_level`` names.
+
+        Args:
+            first: the names of the first level to choose from.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,8 @@ class Taxonomy:
         embedding: gives new texts their vectors.
         centres: of the classes, unit length, [classes, dimensions].
         mapping: one record a class: ``cluster``, ``second_level``, ``first_level``, ``terms``,
-            ``examples``, ``themes``, ``first_level_score``, ``runner_up``, ``runner_up_score``.
+            ``examples``, ``themes``, ``first_level_score``, ``runner_up``, ``runner_up_score``; where a
+            namer gave the names, ``named_by``.
     """
 
     embedding: Embedding | SentenceModel
@@ -110,7 +124,7 @@ def fit(
         titles: "name. description" of each, for names and examples.
         sources: where each text comes from (:func:`synth.embedding.fit`).
         classes: of the second level; fewer where there are fewer texts.
-        namer: a better writer of names, such as a language model; without one terms are joined.
+        namer: gives better names to the drafted classes; without one terms are joined.
         model: a sentence model (:mod:`synth.sentences`) instead of TF-IDF.
 
     Raises:
@@ -122,7 +136,10 @@ def fit(
     labels, centres = _settle(points, labels)
     terms = naming.distinctive(titles, labels)
     forms = naming.surface_forms(titles)
-    mapping = _draft(fitted, points, labels, centres, terms, forms, titles, namer)
+    first = json.loads(FIRST_LEVEL.read_text("utf-8"))
+    mapping = _draft(fitted, points, labels, centres, terms, forms, titles, first)
+    if namer is not None:
+        mapping = tuple(namer.names(mapping, list(first)))
     taxonomy = Taxonomy(fitted, centres, mapping)
     likeness = np.einsum("nd,nd->n", points, centres[labels])
     return taxonomy, [taxonomy._place(int(c), float(x)) for c, x in zip(labels, likeness, strict=True)]
@@ -195,10 +212,9 @@ def _draft(
     terms: list[list[str]],
     forms: dict[str, str],
     titles: Sequence[str],
-    namer: Namer | None,
+    first: dict[str, str],
 ) -> tuple[dict[str, Any], ...]:
     """The first draft of the mapping, for people to review."""
-    first = json.loads(FIRST_LEVEL.read_text("utf-8"))
     anchors = fitted.transform([f"{name} {words}".replace(" ", "\n") for name, words in first.items()])
     scores = centres @ anchors.T
     taken: set[str] = set()
@@ -208,7 +224,7 @@ def _draft(
         nearest = members[np.argsort(-(points[members] @ centres[c]), kind="stable")][:EXAMPLES]
         best, second = np.argsort(-scores[c], kind="stable")[:2]
         examples = [titles[int(i)] for i in nearest]
-        name = namer(terms[c], examples) if namer else naming.join(terms[c], forms, taken)
+        name = naming.join(terms[c], forms, taken)
         taken.add(name)
         mapping.append(
             {

@@ -30,6 +30,7 @@ def find_leaks(
     tables: Iterable[Table],
     reference_answer: Any,
     given: Sequence[Any] = (),
+    subjects: Sequence[Any] = (),
 ) -> list[str]:
     """Everything that leaks, each as one line; an empty list when nothing does.
 
@@ -44,13 +45,17 @@ def find_leaks(
         reference_answer: no part of it may be said, in whatever way (:mod:`synth.answer_leaks`).
         given: values that the user states on purpose (the new status of a booking), which
             the answer may repeat.
+        subjects: what the gold calls are about. A file name in it is the user's own word (rename draft.txt),
+            and no hint where data lies.
     """
     tools, tables = list(tools), list(tables)
     leaks = [f"tool name {name}" for name in sorted(_tool_names_in(instruction, tools))]
     for name in sorted(_identifiers(tools, tables) - {tool.name for tool in tools}):
         if _mentions(instruction, name):
             leaks.append(f"identifier {name}")
-    leaks += [f"file name {match.group()}" for match in FILE_NAME.finditer(instruction)]
+    own = canonical(list(subjects))
+    named = [match.group() for match in FILE_NAME.finditer(instruction)]
+    leaks += [f"file name {name}" for name in named if name not in own]
     leaks += [f"answer {canonical(value)}" for value in _answers_in(instruction, reference_answer, given)]
     return leaks
 
@@ -60,7 +65,8 @@ def task_leaks(task: Task, tools: Sequence[Tool], tables: Iterable[Table]) -> li
     writes = {tool.name for tool in tools if not tool.read_only}
     steps = [step for step in task.chain if task.changes_state and step.tool in writes]
     given = [value for step in steps for value in step.arguments.values()]
-    return find_leaks(task.instruction, tools, tables, task.reference_answer, given)
+    subjects = [step.arguments for step in task.chain]
+    return find_leaks(task.instruction, tools, tables, task.reference_answer, given, subjects)
 
 
 # --- names --------------------------------------------------------------------------------------

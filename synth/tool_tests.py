@@ -38,6 +38,7 @@ class _Outcome:
     message: str
     digest: str | None
     changes: dict[str, int]
+    changed: bool = False  # whether the state's digest moved, audit tables left out
 
     def same_as(self, other: _Outcome) -> bool:
         return (self.error, canonical(self.value), self.digest) == (
@@ -60,18 +61,22 @@ def _run_case(server: ServerLike, bundle: Bundle, tool: Tool, case: ToolCase, la
 
 
 def _run_once(server: ServerLike, bundle: Bundle, tool: Tool, case: ToolCase) -> _Outcome:
-    manifest = bundle.manifest
+    audit = bundle.manifest.audit_tables
     with server.open(CASE_SEED) as episode:
+        for step in case.before:
+            episode.call(step.tool, step.arguments)
+        start = episode.snapshot() if case.before else bundle.state
         result = episode.call(tool.name, case.arguments)
         final = None if episode.dead else episode.snapshot()
     message = result.error_message or ""
     if final is None:
         return _Outcome(result.error_code, result.value, message, None, {})
-    if final == bundle.state:
-        return _Outcome(result.error_code, result.value, message, manifest.state_digest, {})
-    changes = _row_counts(states.diff(bundle.state, final), manifest.audit_tables)
-    digest = states.digest(final, manifest.audit_tables)
-    return _Outcome(result.error_code, result.value, message, digest, changes)
+    was = states.digest(start, audit) if case.before else bundle.manifest.state_digest
+    if final == start:
+        return _Outcome(result.error_code, result.value, message, was, {})
+    changes = _row_counts(states.diff(start, final), audit)
+    digest = states.digest(final, audit)
+    return _Outcome(result.error_code, result.value, message, digest, changes, digest != was)
 
 
 def _row_counts(diff: dict[str, Any], audit_tables: Sequence[str]) -> dict[str, int]:
@@ -110,7 +115,7 @@ def _test_tool(server: ServerLike, bundle: Bundle, tool: Tool, ledger: Ledger) -
         error = None if got.error else next(validator.iter_errors(got.value), None)
         if error is not None:
             misshapen.append(f"{name}: {error.message[:160]}")
-        if got.digest not in (None, bundle.manifest.state_digest):
+        if got.changed:
             wrote = True
             disturbed.append(name)
     rate = 1 - len(failed) / len(tool.cases) if tool.cases else 0.0

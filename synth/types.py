@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from synth.errors import CallerError
 
@@ -151,6 +158,11 @@ class Database(Record):
 # --- tools and environments ---------------------------------------------------------------
 
 
+class ToolStep(Record):
+    tool: str
+    arguments: dict[str, Any]
+
+
 class ToolCase(Record):
     """One unit test of a tool."""
 
@@ -158,6 +170,15 @@ class ToolCase(Record):
     expect: Any = None  # the result; ignored when error is set
     error: str | None = None  # the expected ToolError code
     changes: dict[str, int] = Field(default_factory=dict)  # table -> rows added + changed + removed
+    before: tuple[ToolStep, ...] = ()  # calls made first, in the same episode; changes are since then
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without ``before`` where there is none: older bundles keep their bytes and digests."""
+        values = write(self)
+        if not self.before:
+            values.pop("before", None)
+        return values
 
 
 class Tool(Record):
@@ -229,11 +250,6 @@ class Environment(Record):
 
 
 # --- tasks and verification -----------------------------------------------------------------
-
-
-class ToolStep(Record):
-    tool: str
-    arguments: dict[str, Any]
 
 
 class Criterion(Record):
@@ -326,7 +342,9 @@ class Turn(Record):
     text: str
     start: int
     end: int
-    policy_version: int | None = None  # assistant turns only
+    policy_version: int | None = None  # assistant turns only: the oldest version that drew one of its tokens
+    # (version, how many tokens), in order, where the weights changed within the turn; else empty
+    version_runs: tuple[tuple[int, int], ...] = ()
     call: ToolStep | None = None  # the parsed tool call of an assistant turn
     error: str | None = None  # parse error, or the tool's error code
     fault: Literal["caller", "environment", "infrastructure"] | None = None

@@ -6,4 +6,9 @@
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+settings.register_profile("steady", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("steady")

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from synth.author import prompting
-from synth.author.llm import LLM, Message, Refused, Reply
+from synth.author.llm import LLM, Message, Refused, Reply, TooLong
 from synth.errors import EnvironmentFault
 
 T = TypeVar("T")
@@ -30,6 +30,9 @@ class Mend(Exception):
 
 class Unusable(EnvironmentFault):
     """The model did not get it right within the repairs it has."""
+
+
+GIVEN_UP = (Unusable, Refused, TooLong)  # one piece of work came to nothing; the next one may not
 
 
 def ask(
@@ -51,6 +54,7 @@ def ask(
     Raises:
         Unusable: still wrong after all repairs; the message holds the last error.
         Refused: the model declines, twice.
+        TooLong: the conversation outgrew the model.
         BudgetExceeded, CallerError, InfrastructureError: see :meth:`LLM.complete`.
     """
     page = prompting.load(prompt)

@@ -1,7 +1,7 @@
 """One request to a provider, through LiteLLM: the only module that knows it.
 
 LiteLLM's answers come out as plain dictionaries, its many errors as four: :class:`TryAgain` (the provider
-is at fault or busy), :class:`Refused` (its filter), EnvironmentFault (too long a prompt) and CallerError
+is at fault or busy), :class:`Refused` (its filter), :class:`TooLong` (the prompt) and CallerError
 (key, model or request). The provider's key is read from the environment here, and cut out of every error
 text. LiteLLM is imported with the first request: that takes seconds.
 """
@@ -19,6 +19,10 @@ from synth.errors import CallerError, EnvironmentFault
 
 class Refused(EnvironmentFault):
     """The model declines this piece of work."""
+
+
+class TooLong(EnvironmentFault):
+    """The prompt, or the conversation by now, is longer than the model takes."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def _ours(litellm: Any, err: Exception, key: str | None, model: str) -> Exceptio
     if isinstance(err, litellm.ContentPolicyViolationError):
         return Refused(f"{model}: the provider's filter refused: {text}")
     if isinstance(err, litellm.ContextWindowExceededError):
-        return EnvironmentFault(f"{model}: the prompt is longer than the model takes: {text}")
+        return TooLong(f"{model}: the prompt is longer than the model takes: {text}")
     theirs = (litellm.RateLimitError, litellm.InternalServerError, litellm.ServiceUnavailableError)
     theirs += (litellm.BadGatewayError, litellm.Timeout, litellm.APIConnectionError)
     if isinstance(err, theirs):

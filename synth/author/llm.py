@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from synth.author.endpoint import Call, Refused, TryAgain, complete, price_of, usd
+from synth.author.endpoint import Call, Refused, TooLong, TryAgain, complete, price_of, usd
+from synth.author.limits import limits_of
 from synth.author.settings import Settings
 from synth.author.store import Budget, Store, content_hash
 from synth.errors import AgentWorldError, CallerError, InfrastructureError
 
-__all__ = ["LLM", "Call", "Message", "Refused", "Reply", "Settings"]
+__all__ = ["LLM", "Call", "Message", "Refused", "Reply", "Settings", "TooLong"]
 
 FORMAT = 1  # of the hashed request; raise it to forget all exchanges
 CHARS_PER_TOKEN = 3.0  # ours, careful: English prose has about 4, JSON and code about 3
@@ -60,8 +60,7 @@ class LLM:
         self.store = Store(settings.folder)
         self.budget = Budget(settings.budget_usd, settings.budget_tokens)
         self._sleep = sleep
-        self._room = threading.Semaphore(settings.concurrency)
-        self._pace = _Pace(settings.requests_per_minute, sleep)
+        self._room, self._pace = limits_of(settings, sleep)
 
     def complete(
         self,
@@ -86,6 +85,7 @@ class LLM:
             BudgetExceeded: it might cost more than is left.
             CallerError: the endpoint refuses key, model or request.
             Refused: the provider's filter does not let the prompt pass.
+            TooLong: the model does not take so long a prompt.
             InfrastructureError: no answer after all retries.
         """
         room = self.settings.max_tokens
@@ -129,8 +129,8 @@ class LLM:
         cost = (most, request["max_tokens"], usd(most, request["max_tokens"], price))
         self.store.reserve(key, stage, prompt, request, cost, self.budget)
         try:
-            with self._room:  # kept before the room is free: a kill loses no more than is under way
-                answer = self._try(key, request)
+            with self._room.place():  # kept before the room is free: a kill loses no more than is under way
+                answer = self._try(key, request, cost[0] + cost[1])
                 used_in, used_out = answer.pop("usage") or (most, len(answer["text"]) // 3)
                 self.store.keep(key, answer, (used_in, used_out, usd(used_in, used_out, price)))
         except AgentWorldError:
@@ -138,35 +138,20 @@ class LLM:
             raise
         return answer
 
-    def _try(self, key: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Send until there is an answer, waiting longer each time."""
+    def _try(self, key: str, request: dict[str, Any], tokens: int) -> dict[str, Any]:
+        """Send until there is an answer, waiting longer each time; when a pause is asked for, all wait."""
         rng = random.Random(key)
         for attempt in range(self.settings.retries + 1):
             try:
-                self._pace.wait()
+                self._pace.wait(tokens)
                 return complete(self.settings, request)
             except TryAgain as err:
                 if attempt == self.settings.retries:
                     raise InfrastructureError(f"{request['model']}: {err} ({attempt + 1} tries)") from None
                 wait = min(60.0, self.settings.backoff_s * 2**attempt) * rng.uniform(0.75, 1.25)
-                self._sleep(max(wait, min(err.wait, 120.0)))
+                self._pace.pause(err.wait)
+                self._sleep(wait)
         raise AssertionError("unreachable")
-
-
-class _Pace:
-    """Keeps requests apart, so that no more than so many leave in a minute."""
-
-    def __init__(self, a_minute: float | None, sleep: Callable[[float], None]) -> None:
-        self._apart = 60.0 / a_minute if a_minute else 0.0
-        self._next, self._lock, self._sleep = 0.0, threading.Lock(), sleep
-
-    def wait(self) -> None:
-        with self._lock:
-            now = time.monotonic()
-            start = max(now, self._next)
-            self._next = start + self._apart
-        if start > now:
-            self._sleep(start - now)
 
 
 def _reply(stored: dict[str, Any], key: str) -> Reply:

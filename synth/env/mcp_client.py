@@ -45,6 +45,10 @@ START_S = 60.0  # ours: seconds for a server to answer the handshake; Node and P
 TRUNCATED = "\n[cut: the result has {} characters, shown are the first {}]"
 
 
+class DoesNotStart(InfrastructureError):
+    """The program ended, or said nothing, before the handshake; the text holds its last words."""
+
+
 class McpEnvServer:
     """Gives out episodes of an imported bundle.
 
@@ -112,7 +116,8 @@ class McpEnvServer:
             saved: start from what :meth:`McpEpisode.save` gave instead of the pristine folder.
 
         Raises:
-            InfrastructureError: the server does not start, or too many episodes are open.
+            DoesNotStart: the server does not start.
+            InfrastructureError: too many episodes are open.
         """
         if self.portal is None:
             raise InfrastructureError("the environment is closed")
@@ -179,7 +184,7 @@ class McpEpisode:
             return manager, manager.__enter__()
         except Exception as err:
             why = f"its server does not start ({_reason(err)}): {self._last_words()}"
-            raise InfrastructureError(f"{server.bundle.manifest.env_id}: {why}") from None
+            raise DoesNotStart(f"{server.bundle.manifest.env_id}: {why}") from None
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -28,7 +28,7 @@ from synth.env.bundle import Bundle, _digest, write_bundle
 from synth.env.folder import fingerprint, pack
 from synth.env.mcp_client import SEED_FILE, McpEnvServer, all_tools
 from synth.env.observed import observed_graph
-from synth.env.probing import Found, probe
+from synth.env.probing import Chain, Found, probe
 from synth.env.program import CLOCK, CODE, STATE, Program, locate
 from synth.env.sandbox import Limits, Provider
 from synth.env.serving import IMPORTED
@@ -124,6 +124,7 @@ def import_program(
     provider: Provider | None = None,
     limits: Limits | None = None,
     steadied: Sequence[bool] = (True,),
+    chains: Sequence[Chain] = (),
 ) -> ImportReport:
     """Probe a program that speaks MCP, and write what is proven as a bundle.
 
@@ -132,6 +133,7 @@ def import_program(
         seed: the packed folder that every episode starts from.
         theme: what the environment is about; by default the server's name.
         steadied: whether to hold clock and randomness still, in the order tried.
+        chains: sequences of calls that the publisher says work; some tools work only after others.
 
     Raises:
         EnvironmentFault: no tool could be proven.
@@ -142,7 +144,7 @@ def import_program(
     for steady in steadied:
         tried = replace(program, steady=steady)
         listed, name, pristine, found, left = _look(
-            out.name, tried, seed, given or {}, only, provider, limits
+            out.name, tried, seed, given or {}, only, provider, limits, chains
         )
         bad = sum(bool(entry.unsteady) for entry in found.values())
         proven = sum(bool(e.worked and not e.unsteady) for e in found.values())
@@ -183,7 +185,7 @@ def read_probes(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _look(
     env_id: str, program: Program, seed: bytes, given: Mapping[str, Sequence[dict[str, Any]]],
-    only: Sequence[str] | None, provider: Provider | None, limits: Limits,
+    only: Sequence[str] | None, provider: Provider | None, limits: Limits, chains: Sequence[Chain] = (),
 ) -> tuple[list[Tool], str, State, dict[str, Found], int]:  # fmt: skip
     """List the tools, read the pristine state as the started server leaves it, and probe."""
     theme = Theme(id=env_id, source="mcp", name=env_id, description="", license="unknown")
@@ -203,7 +205,7 @@ def _look(
     listed = [tool for tool in listed if only is None or tool.meta["mcp_name"] in only]
     full = Bundle(Path(), manifest, listed, None, [])
     with McpEnvServer.over(full, program, seed, provider, limits) as server:
-        return listed, name, pristine, probe(server, pristine, given), count - len(listed)
+        return listed, name, pristine, probe(server, pristine, given, chains), count - len(listed)
 
 
 def _tools(listed: Sequence[types.Tool]) -> list[Tool]:

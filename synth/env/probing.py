@@ -1,7 +1,8 @@
 """What do the tools of a foreign server do? Called in fresh episodes, twice, and watched from outside.
 
 For every tool some calls are made: those that the user gives, and guesses from its schema and from what the
-state holds. A tool whose call changed the state (as the lens sees it) writes; one that answers or changes
+state holds. Published sequences of calls are followed too, each in an episode: some tools work only after
+others. A tool whose call changed the state (as the lens sees it) writes; one that answers or changes
 differently the second time is unsteady. Goes to :mod:`synth.env.mcp_import`, which keeps what is proven.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,12 @@ from synth.env.mcp_client import McpEnvServer, McpEpisode
 from synth.env.program import STATE
 from synth.env.state import State
 from synth.errors import InfrastructureError
-from synth.types import Tool, ToolCase
+from synth.types import Tool, ToolCase, ToolStep
 from synth.verify import canonical
 
 GUESSES = 6  # ours: calls guessed for a tool that has none given
 PROVEN = 3  # ours: working guesses after which guessing ends
+CHAINS, LONGEST_CHAIN = 8, 12  # ours: sequences that are followed, and calls of one
 _PATHS = re.compile(r"path|file|dir|folder|repo|source|destination|workbook", re.IGNORECASE)
 _FOLDERS = re.compile(r"dir|folder|repo", re.IGNORECASE)
 _SQL = re.compile(r"sql|query", re.IGNORECASE)
@@ -32,12 +34,13 @@ _SQL = re.compile(r"sql|query", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Observed:
-    """One call on the pristine state, as seen from outside."""
+    """One call as seen from outside: on the pristine state, or after other calls."""
 
     arguments: dict[str, Any]
     result: ToolResult
     digest: str
     changes: dict[str, int]  # table -> rows added, changed and removed
+    before: tuple[ToolStep, ...] = ()
 
     def same_as(self, other: Observed) -> bool:
         return (self.result.to_json(), self.digest) == (other.result.to_json(), other.digest)
@@ -45,8 +48,10 @@ class Observed:
     def case(self) -> ToolCase:
         """The call as a unit test of the tool."""
         if not self.result.ok:
-            return ToolCase(arguments=self.arguments, error=self.result.error_code)
-        return ToolCase(arguments=self.arguments, expect=self.result.value, changes=self.changes)
+            return ToolCase(arguments=self.arguments, error=self.result.error_code, before=self.before)
+        return ToolCase(
+            arguments=self.arguments, expect=self.result.value, changes=self.changes, before=self.before
+        )
 
 
 @dataclass
@@ -100,8 +105,7 @@ class Prober:
             self._bytes = now  # other bytes, the same state: git looks at its index, say
             return Observed(arguments, result, digest, {})
         self.close()
-        changes = {t: sum(map(len, parts.values())) for t, parts in states.diff(self.pristine, after).items()}
-        return Observed(arguments, result, digest, {t: n for t, n in changes.items() if n})
+        return Observed(arguments, result, digest, _counts(self.pristine, after))
 
     def close(self) -> None:
         if self._episode is not None:
@@ -109,13 +113,25 @@ class Prober:
             self._episode = None
 
 
+def _counts(before: State, after: State) -> dict[str, int]:
+    counts = {t: sum(map(len, parts.values())) for t, parts in states.diff(before, after).items()}
+    return {t: n for t, n in counts.items() if n}
+
+
+Chain = Sequence[tuple[str, dict[str, Any]]]  # MCP names and arguments, in order
+
+
 def probe(
-    server: McpEnvServer, pristine: State, given: Mapping[str, Sequence[dict[str, Any]]]
+    server: McpEnvServer,
+    pristine: State,
+    given: Mapping[str, Sequence[dict[str, Any]]],
+    chains: Sequence[Chain] = (),
 ) -> dict[str, Found]:
     """Call every tool of ``server``, then all of it a second time.
 
     Args:
         given: tool (its MCP name) -> arguments that the user wants tried; such tools are not guessed at.
+        chains: sequences that a publisher says work, followed after that.
     """
     found = {tool.name: Found(tool) for tool in server.bundle.tools}
     first = Prober(server, pristine)
@@ -133,7 +149,44 @@ def probe(
             if not call.same_as(again):
                 entry.unsteady.append(_difference(call, again))
     second.close()
+    for chain in chains[:CHAINS]:
+        _follow(server, pristine, found, chain[:LONGEST_CHAIN])
     return found
+
+
+def _follow(server: McpEnvServer, pristine: State, found: dict[str, Found], chain: Chain) -> None:
+    """Make the calls of a chain in one episode, and again in another; what they show goes to their tools."""
+    ours = {name: tool for tool, name in server.names.items()}
+    steps = [ToolStep(tool=ours[name], arguments=arguments) for name, arguments in chain if name in ours]
+    if len(steps) < len(chain):
+        return  # without one of its tools the others would see another state
+    try:
+        first, again = (list(_walk(server, pristine, steps)) for _ in range(2))
+    except InfrastructureError as err:
+        found[steps[0].tool].trouble.append(f"in a sequence of calls: {err}")
+        return
+    for step, call, other in zip(steps, first, again, strict=False):
+        entry = found[step.tool]
+        if not call.same_as(other):
+            entry.unsteady.append(_difference(call, other))
+            return  # what follows stands on another state
+        new = len(entry.worked) < PROVEN or (bool(call.changes) and not entry.writes)
+        known = any((c.arguments, c.before) == (call.arguments, call.before) for c in entry.seen)
+        if call.result.ok and new and not known:
+            entry.seen.append(call)
+
+
+def _walk(server: McpEnvServer, pristine: State, steps: Sequence[ToolStep]) -> Iterator[Observed]:
+    with server.open(0) as episode:
+        now, marked = pristine, fingerprint(episode.save())
+        for number, step in enumerate(steps):
+            result = episode.call(step.tool, step.arguments)
+            if episode.dead is not None:
+                return
+            was, mark = now, fingerprint(episode.save())
+            now = was if mark == marked else episode.snapshot()
+            changes, marked = {} if now is was else _counts(was, now), mark
+            yield Observed(step.arguments, result, states.digest(now), changes, tuple(steps[:number]))
 
 
 def _first_time(prober: Prober, entry: Found, given: Sequence[dict[str, Any]] | None) -> None:

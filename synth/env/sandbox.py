@@ -1,7 +1,37 @@
 """Where the code of environments may run: the providers of isolation, and the choice among them.
 
-A provider says how to start the interpreter of a sandbox and which locks the worker must put on
-itself (:mod:`synth.env.kernel`). README.md next to this file holds the table of what each stops.
+A provider says how to start the interpreter of a sandbox and which locks the worker must put on itself
+(:mod:`synth.env.kernel`). What each stops, as tried by ``tests/security/test_escapes.py`` ("refused": EPERM):
+
+    attack                     bwrap             landlock          gvisor            unsafe-local
+    -------------------------  ----------------  ----------------  ----------------  ------------
+    network, local sockets     no network        refused           no network        OPEN
+    reading files outside      not there         refused           not there         OPEN
+    names, sizes outside       not there         SEEN by stat (1)  not there         OPEN
+    writing, links, renames    refused           refused           refused           OPEN
+    processes, threads, exec   refused           refused           refused           OPEN
+    signals, ptrace, /proc     refused           refused           refused           OPEN
+    other system calls         refused           refused           refused (2)       OPEN
+    memory                     512 MiB           512 MiB           512 MiB           512 MiB
+    processor time             120 s             120 s             120 s             120 s
+    wall time (the parent)     10 s a call       10 s a call       10 s a call       10 s a call
+    size of a result           1 MB, then cut    1 MB, then cut    1 MB, then cut    the same
+    stdout, stderr             /dev/null         /dev/null         /dev/null         /dev/null
+    bytes into files           0                 0                 0                 OPEN
+    open files                 64                64                64                OPEN
+    environment variables      cleared           cleared           cleared           cleared
+    other episodes, verifiers  processes of      the same          the same          OPEN
+                               their own
+    bugs of the kernel         NOT STOPPED       NOT STOPPED       own kernel        NOT STOPPED
+    lies about its own state   NOT STOPPED (3)   NOT STOPPED (3)   NOT STOPPED (3)   NOT STOPPED
+    timing, caches             NOT STOPPED       NOT STOPPED       NOT STOPPED       NOT STOPPED
+    load of many episodes      NOT STOPPED (4)   NOT STOPPED (4)   NOT STOPPED (4)   NOT STOPPED
+
+(1) where the path is known; folders cannot be listed. (2) by the worker's filter, and what is left ends in
+gVisor's kernel. (3) it can spoil its own episode only; verdicts come from verifiers in a sandbox of their own
+that read snapshots without trust. (4) limits are for each episode. Foreign programs (imported servers) run in
+bubblewrap without the system-call filter: :mod:`synth.env.program`. README.md says more on each line.
+A :class:`synth.env.zygote.Nest` keeps one of these open for many environments and stops what it stops.
 """
 
 from __future__ import annotations

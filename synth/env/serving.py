@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from synth.env.bundle import Bundle, read_bundle
 from synth.env.episode import EnvServer, SolutionResult, ToolResult
 from synth.env.sandbox import Limits, Provider
+from synth.env.zygote import Nest
 
 if TYPE_CHECKING:
     from synth.env.state import State
@@ -79,6 +80,10 @@ def open_environment(
 ) -> ServerLike:
     """Serve a bundle of either kind.
 
+    Args:
+        provider: isolation; an imported bundle takes no :class:`synth.env.zygote.Nest`, its program always
+            gets a sandbox of its own.
+
     Raises:
         CallerError: the bundle is damaged, its program is not installed here, or no sandbox works.
         InfrastructureError: the sandbox does not start.
@@ -86,5 +91,5 @@ def open_environment(
     if is_imported(read_bundle(path)):
         from synth.env.mcp_client import McpEnvServer  # the SDK takes a second to import
 
-        return McpEnvServer(path, provider=provider, limits=limits)
+        return McpEnvServer(path, provider=None if isinstance(provider, Nest) else provider, limits=limits)
     return EnvServer(path, provider=provider, limits=limits)

@@ -1,6 +1,7 @@
 """The process inside the sandbox: holds a bundle, forks one child for each episode or verification.
 
 Started by :mod:`synth.env.zygote`, which hands over a control socket (descriptor 0) and the bundle.
+In the role "nest" it holds no bundle: it forks processes that do, each as if it had been started itself.
 The zygote compiles the code of the tools but never runs any of it: the code runs in forked children,
 each with its own limits, system-call filter, copy of the state and socket to the server. The zygote
 ends when its control socket does, and takes its children along. Standard library only.
@@ -41,13 +42,34 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
+    os.close(null)
     config, blob = frames.receive(control, LARGEST)
     locks = config["locks"]
-    install = kernel.prepare_calls(kernel.filter_program()) if locks["seccomp"] else None
     if locks["capabilities"]:
         kernel.drop_capabilities()
     if locks["landlock"] is not None:
         kernel.restrict_files(locks["landlock"])
+    if config["role"] == "nest":
+        frames.send(control, {"ready": True})
+        _serve(control, lambda handle: _hatch(control, handle))
+    _hold(control, config, blob)
+
+
+def _hatch(nest: socket.socket, handle: int) -> None:
+    """Become a process of its own for one bundle; no code of any has run in the nest. Never returns."""
+    try:
+        _keep_only(nest, handle)
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
+        config, blob = frames.receive(control, LARGEST)
+        _hold(control, config, blob)
+    finally:
+        os._exit(0)
+
+
+def _hold(control: socket.socket, config: dict[str, Any], blob: bytes) -> None:
+    """Take a bundle (or none, to verify), and serve its episodes. Never returns."""
+    locks = config["locks"]
+    install = kernel.prepare_calls(kernel.filter_program()) if locks["seccomp"] else None
     _preload(" ".join(config.get("tools", {}).values()))
     config["code"] = {name: _compile(name, text) for name, text in config.get("tools", {}).items()}
     if "index" in config:
@@ -57,7 +79,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     frames.send(control, {"ready": True})
-    _serve(control, config, null, install)
+    _serve(control, lambda handle: _child(control, handle, config, install))
 
 
 def _preload(sources: str) -> None:
@@ -133,10 +155,11 @@ def _compile(name: str, source: str) -> CodeType | str:
         return describe(err)
 
 
-def _serve(
-    control: socket.socket, config: dict[str, Any], null: int, install: Callable[[], None] | None
-) -> None:
-    """Fork and kill as told. Written sparely: every page of memory that it touches is copied once a fork."""
+def _serve(control: socket.socket, child: Callable[[int], None]) -> None:
+    """Fork and kill as told; ``child`` takes over in the fork. Never returns.
+
+    Written sparely: every page of memory that it touches is copied once a fork.
+    """
     children: dict[int, int] = {}  # number -> process id, until reaped; so an id is never another's
     space = socket.CMSG_SPACE(4)
     while True:
@@ -155,7 +178,7 @@ def _serve(
             try:
                 pid = os.fork()
                 if pid == 0:
-                    _child(control, handle, config, null, install)
+                    child(handle)
                 children[number] = pid
             except OSError:  # no process to be had: the server sees a closed socket
                 pass
@@ -173,14 +196,12 @@ def _reap(children: dict[int, int]) -> None:
 
 
 def _child(
-    control: socket.socket, handle: int, config: dict[str, Any], null: int, install: Callable[[], None] | None
+    control: socket.socket, handle: int, config: dict[str, Any], install: Callable[[], None] | None
 ) -> None:
     """Lock this process, then answer one socket until it closes. Never returns."""
     try:
-        os.dup2(null, 2)
-        os.closerange(3, handle)  # the control socket among them
-        os.closerange(handle + 1, 1 << 16)
-        control.detach()
+        os.dup2(0, 2)  # /dev/null, see main
+        _keep_only(control, handle)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
         limits = config["limits"]
         kernel.restrict_resources(limits["memory_mb"], limits["cpu_s"], sandboxed=install is not None)
@@ -194,6 +215,13 @@ def _child(
             _try_to_leave(sock)
     finally:
         os._exit(0)
+
+
+def _keep_only(control: socket.socket, handle: int) -> None:
+    """Close every descriptor but the standard ones and ``handle``; ``control`` is among those closed."""
+    os.closerange(3, handle)
+    os.closerange(handle + 1, 1 << 16)
+    control.detach()
 
 
 def _try_to_leave(sock: socket.socket) -> None:

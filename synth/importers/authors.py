@@ -1,16 +1,18 @@
 """The layout in which the authors of Agent-World released environments.
 
-    <folder>/<name>/*.json          the database: JSON collections, found through MCP_DB_DIR
-    <folder>/<checkpoint>.json      data.ToolDesignAgent.tool_schemas[]: name, description, parameters,
-                                    implementation (Python source)
-    <folder>/<questions>.json       tasks[]: task, reference_answer,
-                                    grading_rubric{success_criteria[], verified_tool_chain[{tool, args}]}
+    <root>/<name>/*                        the database: JSON collections, found through MCP_DB_DIR
+    <root>/<name>_step4_checkpoint.json    data.ToolDesignAgent.tool_schemas[]: name, description, parameters,
+                                           implementation (Python source)
+    <root>/questions/<name>.json           tasks[]: task, reference_answer, grading_rubric{
+                                           success_criteria[], verified_tool_chain[{tool, args}]}
 
-Files are known by what they hold, not by name. Reads only; runs nothing.
+Files are known by what they hold; a checkpoint belongs to the folder whose name its own begins with, or to
+the only one. Questions may stand beside it, too. Reads only; runs nothing.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from pathlib import Path
@@ -22,17 +24,72 @@ from synth.importers.tasks import RawTask
 from synth.types import Theme
 
 LICENSE = "see the release"
+CHECKPOINT, QUESTIONS = "checkpoint", "questions"
 
 
-def read(folder: Path, env_id: str | None = None, license: str = LICENSE) -> Source:
-    """One released environment.
+def read_all(folder: Path, license: str = LICENSE) -> list[Source]:
+    """Every environment of a released folder; or the one whose database ``folder`` itself is.
 
     Raises:
-        CallerError: the folder holds no checkpoint with tools, or no database.
+        CallerError: there is no checkpoint with tools, or one without a database.
     """
-    checkpoint, questions = _find(folder)
-    schemas = checkpoint["data"]["ToolDesignAgent"]["tool_schemas"]
-    database = _database(folder)
+    try:
+        of_its_name = sorted(folder.parent.glob(f"{glob.escape(folder.name)}*.json"))
+        for path in of_its_name:
+            if _holds(path) == CHECKPOINT and _database(path, folder.parent).name == folder.name:
+                return [_source(path, folder, license)]
+        inside = [path for path in sorted(folder.glob("*.json")) if _holds(path) == CHECKPOINT]
+        if inside:
+            return [_source(path, _database(path, folder), license) for path in inside]
+    except OSError as err:
+        raise CallerError(f"{folder}: cannot be read: {err}") from None
+    wanted = "a JSON file with data.ToolDesignAgent.tool_schemas"
+    raise CallerError(f"{folder}: no checkpoint there or beside it; it must hold {wanted}")
+
+
+def _holds(path: Path) -> str | None:
+    """What a file of the release is, by what it holds."""
+    value = _json(path)
+    if isinstance(value, dict) and isinstance(value.get("tasks"), list):
+        return QUESTIONS
+    design = value.get("data") if isinstance(value, dict) else None
+    design = design.get("ToolDesignAgent") if isinstance(design, dict) else None
+    found = isinstance(design, dict) and isinstance(design.get("tool_schemas"), list)
+    return CHECKPOINT if found else None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as err:
+        raise CallerError(f"{path}: not JSON: {err}") from None
+
+
+def _database(checkpoint: Path, folder: Path) -> Path:
+    found = [p for p in sorted(folder.iterdir()) if p.is_dir() and p.name != QUESTIONS and any(_files(p))]
+    named = [p for p in found if checkpoint.name.startswith(p.name)]
+    if named or len(found) == 1:
+        return max(named or found, key=lambda p: len(p.name))
+    raise CallerError(
+        f"{checkpoint}: {len(found)} folders beside it and none has its name; one must hold its database"
+    )
+
+
+def _questions(checkpoint: Path, database: Path) -> list[Any]:
+    root = checkpoint.parent
+    of_its_name = root / QUESTIONS / f"{database.name}.json"
+    if of_its_name.is_file():
+        value = _json(of_its_name)
+        return list(value.get("tasks") or []) if isinstance(value, dict) else []
+    if of_its_name.parent.is_dir():  # of other environments
+        return []
+    beside = [p for p in sorted(root.glob("*.json")) if _holds(p) == QUESTIONS]
+    return _json(beside[0])["tasks"] if len(beside) == 1 else []
+
+
+def _source(checkpoint: Path, database: Path, license: str) -> Source:
+    schemas = _json(checkpoint)["data"]["ToolDesignAgent"]["tool_schemas"]
+    questions = _questions(checkpoint, database)
     tools, code, refused = [], {}, {}
     for number, schema in enumerate(schemas):
         try:
@@ -52,7 +109,7 @@ def read(folder: Path, env_id: str | None = None, license: str = LICENSE) -> Sou
         for call in task.calls:
             if call["args"] not in calls.setdefault(call["tool"], []):
                 calls[call["tool"]].append(call["args"])
-    name = env_id or re.sub(r"[^A-Za-z0-9._-]+", "_", database.name)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", database.name)
     return Source(
         env_id=name,
         theme=Theme(
@@ -67,34 +124,6 @@ def read(folder: Path, env_id: str | None = None, license: str = LICENSE) -> Sou
         tasks=tasks,
         refused=refused,
     )  # fmt: skip
-
-
-def _find(folder: Path) -> tuple[dict[str, Any], list[Any]]:
-    checkpoint, questions = None, []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            value = json.loads(path.read_bytes())
-        except ValueError as err:
-            raise CallerError(f"{path}: not JSON: {err}") from None
-        if isinstance(value, dict) and isinstance(value.get("tasks"), list):
-            questions = value["tasks"]
-        elif isinstance(value, dict) and isinstance(value.get("data"), dict):
-            design = value["data"].get("ToolDesignAgent")
-            if isinstance(design, dict) and isinstance(design.get("tool_schemas"), list):
-                checkpoint = value
-    if checkpoint is None:
-        wanted = "a JSON file with data.ToolDesignAgent.tool_schemas"
-        raise CallerError(f"{folder}: no checkpoint there; it must hold {wanted}")
-    return checkpoint, questions
-
-
-def _database(folder: Path) -> Path:
-    found = [p for p in sorted(folder.iterdir()) if p.is_dir() and any(_files(p))]
-    if len(found) != 1:
-        raise CallerError(
-            f"{folder}: {len(found)} folders with JSON collections; there must be one, the database"
-        )
-    return found[0]
 
 
 def _files(folder: Path) -> list[Path]:

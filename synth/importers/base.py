@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from synth.env.folder import pack
-from synth.env.mcp_client import McpEnvServer
+from synth.env.mcp_client import DoesNotStart, McpEnvServer
 from synth.env.mcp_import import ImportReport, import_program
 from synth.env.program import PYTHON, Program, roots_of
 from synth.env.sandbox import Limits, Provider
@@ -113,8 +113,9 @@ def publish(
             done.report = import_program(
                 program, pack(state, (limits or Limits()).state_mb << 20), out / source.env_id,
                 given=calls, theme=source.theme, provider=provider, limits=limits,
+                chains=[[(c["tool"], c["args"]) for c in raw.calls] for raw in source.tasks if raw.calls],
             )  # fmt: skip
-        except EnvironmentFault as err:
+        except (EnvironmentFault, DoesNotStart) as err:  # published sources that can't even be loaded
             done.error = str(err)
             done.rows = [TaskRow(raw.id, "refused", "its environment was refused") for raw in source.tasks]
             return done

@@ -5,8 +5,9 @@
     entries (JSON lines) id, initial_config{class: {...}}, question
     answers (JSON lines) id, ground_truth[[ "call(a='b')", ... ] a turn ]
 
-BFCL is a benchmark: what comes out is for measuring, and its theme says so. Entries that need one class are
-read; the turns of an entry are joined into one task, graded on the final state. Reads only; runs nothing.
+Files beside the class that it imports come along, under the names by which it imports them. Entries that need
+one class are read; the turns of an entry are joined into one task, graded on the final state. BFCL is a
+benchmark: what comes out is for measuring, and its theme says so. Reads only; runs nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def read(
         CallerError: a file cannot be read.
     """
     code = _text(source)
+    beside = _imported(source, code, {})
     tools = [_tool(doc) for doc in _lines(documents)]
     gold = {row["id"]: row.get("ground_truth", []) for row in _lines(answers)}
     chosen = [e for e in _lines(entries) if list(e.get("initial_config", {})) == [class_name]]
@@ -52,10 +54,10 @@ def read(
                     description="From the benchmark BFCL (multi-turn): for measuring, never for training.",
                 ),
                 tools=tools,
-                code={source.name: code},
+                code={source.name: code, **beside},
                 state={"init.json": config},
                 spec={"kind": "object", "file": source.name, "class": class_name, "load": "_load_scenario"},
-                tasks=[_task(entry, gold.get(name, []))],
+                tasks=[_task(entry, gold.get(name, []), tools)],
             )
         )
     return made
@@ -66,6 +68,26 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as err:
         raise CallerError(f"{path}: cannot be read: {err}") from None
+
+
+def _imported(source: Path, code: str, found: dict[str, str]) -> dict[str, str]:
+    """Files beside ``source`` that it imports, and what those import: path by which they are found -> text.
+
+    Raises:
+        CallerError: a source is not Python.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError) as err:
+        raise CallerError(f"{source}: not Python: {err}") from None
+    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    for name in filter(None, names):
+        beside, path = source.with_name(f"{name.rpartition('.')[2]}.py"), f"{name.replace('.', '/')}.py"
+        if beside.is_file() and path not in found:
+            found[path] = _text(beside)
+            _imported(beside, found[path], found)
+    return found
 
 
 def _lines(path: Path) -> list[Any]:
@@ -97,20 +119,27 @@ def _schema(raw: Any) -> Any:
     return made
 
 
-def _task(entry: dict[str, Any], gold: list[list[str]]) -> RawTask:
+def _task(entry: dict[str, Any], gold: list[list[str]], tools: list[dict[str, Any]]) -> RawTask:
+    names = {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in tools}
     turns = [message["content"] for turn in entry.get("question", []) for message in turn]
     calls = []
     for text in (call for turn in gold for call in turn):
         try:
-            calls.append(_call(text))
+            calls.append(_call(text, names))
         except (ValueError, SyntaxError, AttributeError) as err:
             return RawTask(str(entry["id"]), "", fault=f"the call {text[:80]} cannot be read: {err}")
     return RawTask(str(entry["id"]), "\n".join(turns), calls)
 
 
-def _call(text: str) -> dict[str, Any]:
-    """``mv(source='a', destination='b')`` as data; literals and keywords only."""
+def _call(text: str, names: dict[str, list[str]]) -> dict[str, Any]:
+    """``mv('a', destination='b')`` as data; literals only. ``names`` are a tool's parameters in order."""
     node = ast.parse(text.strip(), mode="eval").body
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-        raise ValueError("must be name(keyword=literal, ...)")
-    return {"tool": node.func.id, "args": {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}}
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError("must be name(literal, keyword=literal, ...)")
+    if len(node.args) > len(order := names.get(node.func.id, [])):
+        raise ValueError(f"more values than {node.func.id} has parameters")
+    given = dict(zip(order, map(ast.literal_eval, node.args), strict=False))
+    return {
+        "tool": node.func.id,
+        "args": given | {str(k.arg): ast.literal_eval(k.value) for k in node.keywords},
+    }

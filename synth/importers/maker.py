@@ -16,8 +16,9 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from synth.env.mcp_client import McpEnvServer
@@ -31,13 +32,17 @@ from synth.types import Task, ToolStep
 from synth.verify import is_number
 
 DRAFTS = 6  # ours: drafts a wanted task
+DRY = 300  # ours: draws in a row that give no draft, after which a source has run out
+
+Progress = Callable[[int, int, str], None]  # tasks that hold, tasks wanted, what is being made
 
 
 def questions(shop: Workshop) -> Iterator[RawTask]:
-    """Endless drafts that ask for a fact."""
+    """Drafts that ask for a fact; ends where no read gives what a question needs."""
     rng = shop.rng("questions")
     names = sorted(shop.tables)
-    while names:
+    dry = 0
+    while names and dry < DRY:
         table = rng.choice(names)
         records = shop.tables[table]
         name = str(naming(records))
@@ -50,7 +55,9 @@ def questions(shop: Workshop) -> Iterator[RawTask]:
         if not columns:
             names.remove(table)
             continue
-        yield from _question(shop, table, records, name, rng.choice(columns), kind, rng)
+        drafts = list(_question(shop, table, records, name, rng.choice(columns), kind, rng))
+        dry = 0 if drafts else dry + 1
+        yield from drafts
 
 
 def _question(
@@ -173,8 +180,11 @@ class Made:
         }
 
 
-def make(server: McpEnvServer, count: int, seed: int = 0) -> Made:
+def make(server: McpEnvServer, count: int, seed: int = 0, progress: Progress | None = None) -> Made:
     """Up to ``count`` tasks: a third each of questions, changes and programs, as far as they go.
+
+    Where they don't go far enough, the reasons say so: every draft that was refused, and ``... ran out`` for
+    a source that had no more drafts.
 
     Raises:
         InfrastructureError: the sandbox failed.
@@ -182,12 +192,16 @@ def make(server: McpEnvServer, count: int, seed: int = 0) -> Made:
     shop = Workshop(server, seed)
     made = Made([], Counter())
     seen: set[str] = set()
+    report = progress or (lambda *_: None)
     with VerifierServer(server.provider) as verifiers:
         share = -(-count // 3)
+        report(0, count, "programs")
         made.tasks += drafts(shop, verifiers, share, made.refused, seen)
-        for source, wanted in ((changes(shop), share), (questions(shop), count)):
+        sources = (("changes", changes(shop), share), ("questions", questions(shop), count))
+        for name, source, wanted in sources:
             goal = min(count, len(made.tasks) + wanted)
-            for _, raw in zip(range(DRAFTS * wanted + 20), source, strict=False):
+            for raw in islice(source, DRAFTS * wanted + 20):
+                report(len(made.tasks), count, name)
                 if len(made.tasks) >= goal:
                     break
                 if raw.instruction in seen:
@@ -196,6 +210,10 @@ def make(server: McpEnvServer, count: int, seed: int = 0) -> Made:
                 tasks, rows = judge_all(server, [raw], verifiers, tool_names(server))
                 made.tasks += tasks
                 made.refused.update(_reason(row.why) for row in rows if row.outcome == "refused")
+            else:
+                if len(made.tasks) < goal:
+                    made.refused[f"{name} ran out"] += 1
+    report(len(made.tasks), count, "")
     return made
 
 

@@ -36,6 +36,8 @@ def words(name: str) -> str:
 def singular(name: str) -> str:
     """One of a table's records in words."""
     text = words(re.sub(r"\.\w+$", "", name)).removeprefix("git ")  # the lens' own prefix, and a tool's name
+    if text.endswith("ies"):
+        return f"{text[:-3]}y"
     return text[:-1] if text.endswith("s") and not text.endswith("ss") else text
 
 

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from synth.admission import check_task
@@ -146,10 +147,10 @@ def _best(shop: Workshop, source: Source, rng: random.Random, _: Iterator[Any]) 
 
 
 def _branch(shop: Workshop, source: Source, rng: random.Random, changed: Iterator[Any]) -> Draft | None:
-    part = _part(shop, source, rng)
-    if part is None:
+    part, pair = _part(shop, source, rng), list(islice(changed, 2))
+    if part is None or len(pair) < 2:
         return None
-    first, second = next(changed), next(changed)
+    first, second = pair
     size = len(part.records)
     limit = rng.choice([size - 1, size, size + 1])
     text = (

@@ -44,8 +44,8 @@ class Workshop:
         return random.Random(":".join(map(str, (self.seed, self.server.bundle.manifest.digest, *parts))))
 
     def proven(self, tool: Tool, writes: bool) -> list[ToolCase]:
-        """Calls that worked, and changed the state or didn't."""
-        return [c for c in tool.cases if c.error is None and bool(c.changes) == writes]
+        """Calls that worked on the pristine state, and changed it or didn't."""
+        return [c for c in tool.cases if c.error is None and not c.before and bool(c.changes) == writes]
 
     @property
     def tools(self) -> list[Tool]:
@@ -158,12 +158,13 @@ class Written:
 
 
 def writes(shop: Workshop, label: str) -> Iterator[Written]:
-    """Endless variations of proven writes, told in words."""
+    """Endless variations of proven writes, told in words; none where no write was proven."""
     rng = shop.rng("writes", label)
     cases = [(tool, case) for tool in shop.tools for case in shop.proven(tool, True)]
     plain = [(t, c) for t, c in cases if not any(map(is_sql, scalars(c.arguments)))]
-    while plain or True in shop.sql:
-        if True in shop.sql and (not plain or rng.random() < 0.3):
+    sql = True in shop.sql and bool(shop.tables)
+    while plain or sql:
+        if sql and (not plain or rng.random() < 0.3):
             yield from _sql_write(shop, rng)
             continue
         tool, case = rng.choice(plain)

@@ -33,7 +33,7 @@ from synth.sources.files import Note
 from synth.sources.found import Found
 from synth.types import Theme
 
-VERSION = 1  # of readers and rules: raise it when either changes what comes out
+VERSION = 2  # of readers and rules: raise it when either changes what comes out
 Progress = Callable[[int, int, str], None]  # done, total, what
 
 
@@ -64,12 +64,12 @@ def build(
         out: made if it isn't there; a build of the same data goes on in it.
         license: the caller's word for candidates whose source states none.
         classes: of the second level.
-        namer: writes class names; without one they are made of distinctive terms.
+        namer: writes class names, such as a language model; without one they are made of distinctive terms.
         model: a sentence model for the taxonomy (:mod:`synth.sentences`); TF-IDF without one.
         progress: called as things get done.
 
     Raises:
-        CallerError: data that can't be read at all, or a damaged ``mapping.json``.
+        CallerError: no data, nothing left of them, or a damaged ``mapping.json``.
     """
     (out / "work").mkdir(parents=True, exist_ok=True)
     found, notes = _read(files.inputs(paths), out / "work", progress)
@@ -120,7 +120,11 @@ def _read(paths: Sequence[Path], work: Path, progress: Progress) -> tuple[list[F
             note = Note(**json.loads(head))
             some = [Found.model_validate_json(row) for row in rows]
         else:
-            some, note = files.read_file(path)
+            try:
+                some, note = files.read_file(path)
+            except CallerError as err:  # a broken document: named, and read again next time
+                notes.append(Note(str(path), "", damaged=1, remark=str(err)))
+                continue
             rows = [json.dumps(asdict(note)), *(f.model_dump_json(exclude_defaults=True) for f in some)]
             _write(held, "\n".join(rows) + "\n")
         found += some
@@ -166,7 +170,7 @@ def _classes(
 ) -> tuple[Taxonomy, list[Place]]:
     """The fitted taxonomy; one that was fitted on the same texts is read back with its edited names."""
     texts = [found.words() for found in unique]
-    made = [VERSION, classes, texts, *([model] if model else [])]
+    made = [VERSION, classes, texts, *([model] if model else []), *([namer.label] if namer else [])]
     key = hashlib.sha256(json.dumps(made).encode()).hexdigest()
     folder, mark = out / "taxonomy", out / "taxonomy" / "key.txt"
     progress(0, 1, "classes")

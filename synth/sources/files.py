@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from synth.errors import CallerError
-from synth.sources import layouts, prds, tooldocs
+from synth.sources import layouts, openapi, prds, tooldocs
 from synth.sources.found import Found
 
 NO_DOCUMENT = re.compile(r"(readme|license|licence|changelog|notice|contributing)\b", re.IGNORECASE)
@@ -109,8 +109,12 @@ def recognise(documents: Any, path: Path) -> tuple[str, list[Found]]:
     if "Function_Description" in first:
         named = [r for r in rows if isinstance(r.get("Name"), str)]
         return "toolalpaca", _each(tooldocs.toolalpaca_tool, named)
+    if "api_list" in first and "query" in first:
+        return "toolbench", tooldocs.toolbench_queries(rows)
     if "api_list" in first:
-        return "toolbench", _each(tooldocs.toolbench, rows)
+        folder = path.parent
+        category = folder.name if folder.parent.name == "tools" else ""
+        return "toolbench", _each(lambda row: tooldocs.toolbench(row, category), rows)
     if tooldocs.openai_function(first) and ("parameters" in first or "function" in first):
         bfcl = (
             any((r.get("parameters") or {}).get("type") == "dict" for r in rows)
@@ -127,7 +131,7 @@ def _document(document: dict[str, Any], path: Path) -> tuple[str, list[Found]]:
         if isinstance(document.get(field), list) and not OWN & set(document):
             return recognise(document[field], path)
     if isinstance(document.get("paths"), dict) and {"openapi", "swagger", "info"} & set(document):
-        return "openapi", _some(tooldocs.openapi(document, _key(path)))
+        return "openapi", _some(openapi.openapi(document, _key(path)))
     if isinstance(document.get("entries"), list):
         return "toolalpaca", tooldocs.toolalpaca_apis(document)
     if isinstance(document.get("nodes"), list):

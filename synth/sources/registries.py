@@ -156,7 +156,10 @@ def _smithery_detail(entry: dict[str, Any]) -> str | None:
 
 REGISTRIES = {
     "official": Registry(
-        "/v0/servers?limit=100", "servers", _cursor, base="https://registry.modelcontextprotocol.io"
+        "/v0.1/servers?limit=100&version=latest",
+        "servers",
+        _cursor,
+        base="https://registry.modelcontextprotocol.io",
     ),
     "smithery": Registry(
         "/servers?pageSize=100&page=1",

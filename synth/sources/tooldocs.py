@@ -2,24 +2,26 @@
 
 * OpenAI function schemas (a list, one file a theme; or lines of them);
 * Seal-Tools: one API a line, gathered by its ``field`` ("Science/Geology");
-* ToolAlpaca: the list of public APIs, and the training layout with ``Functions``;
-* ToolBench: one file a RapidAPI tool, with ``api_list``;
-* OpenAPI 3 and Swagger 2, JSON or YAML: an operation is a tool;
+* ToolAlpaca: the list of public APIs, and the training layout, whose OpenAPI text gives the schemas;
+* ToolBench: one file a RapidAPI tool, with ``api_list``; and its query files, gathered by tool;
 * MetaTool: plugins with words for people and for models;
 * TaskBench and BFCL: read, and refused: they are benchmarks.
+
+OpenAPI documents: :mod:`synth.sources.openapi`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from synth.sources.found import Found, ToolDoc, clean, make, spaced
+from synth.sources.openapi import operations
 
 # what the data sets' repositories state for their files
 SEAL, ALPACA, META, TASKBENCH, BFCL = "Apache-2.0", "Apache-2.0", "MIT", "MIT", "Apache-2.0"
-HTTP = ("get", "post", "put", "patch", "delete")
 TYPES = {
     "str": "string",
     "int": "integer",
@@ -102,13 +104,23 @@ def toolalpaca_apis(document: dict[str, Any]) -> list[Found]:
 
 
 def toolalpaca_tool(entry: dict[str, Any]) -> Found | None:
-    """One tool of ToolAlpaca's training layout: words, and ``Function_Description`` {name: text}."""
-    functions = entry.get("Function_Description") or {}
-    tools = tuple(
-        ToolDoc(name=name, description=clean(str(text).split("\nParameters")[0]))
-        for name, text in functions.items()
-        if name != "components"
-    )
+    """One tool of ToolAlpaca's training layout.
+
+    Words come from ``Function_Description`` {name: text}; schemas from the OpenAPI document that lies in
+    ``Documentation`` as text, where ``Function_Projection`` {name: [path, method]} says which is whose.
+    """
+    documented = operations(_json_text(entry.get("Documentation")))
+    places = entry.get("Function_Projection") or {}
+    by_name = {tool.name: tool for tool in documented.values()}
+    tools = []
+    for name, text in (entry.get("Function_Description") or {}).items():
+        if name == "components":
+            continue
+        place = places.get(name)
+        at = tuple(place) if isinstance(place, list) and len(place) == 2 else ()
+        known = documented.get(at) or by_name.get(name) or ToolDoc(name=name)
+        words = clean(str(text).split("\nParameters")[0])
+        tools.append(known.model_copy(update={"name": name, "description": words or known.description}))
     return make(
         f"toolalpaca/{entry['Name']}",
         "tool_doc",
@@ -116,57 +128,45 @@ def toolalpaca_tool(entry: dict[str, Any]) -> Found | None:
         entry["Name"],
         entry.get("Introduction") or entry.get("Description"),
         label=entry.get("Category") or "",
-        tools=tools,
+        tools=tuple(tools),
         license=ALPACA,
     )
 
 
-def toolbench(document: dict[str, Any]) -> Found | None:
-    """One ToolBench tool. RapidAPI's documents state no license, so it stays unknown."""
-    tools = []
-    for api in document.get("api_list") or []:
-        if not isinstance(api, dict) or not isinstance(api.get("name"), str):
-            continue
-        required, optional = api.get("required_parameters") or [], api.get("optional_parameters") or []
-        properties = {
-            p["name"]: _typed(p) for p in [*required, *optional] if isinstance(p, dict) and "name" in p
-        }
-        given = {"type": "object", "properties": properties, "required": [p["name"] for p in required]}
-        tools.append(ToolDoc(name=api["name"], description=clean(api.get("description")), input_schema=given))
+def toolbench(document: dict[str, Any], category: str = "") -> Found | None:
+    """One ToolBench tool, in the folder of its category; None without a name.
+
+    RapidAPI's documents state no license, so it stays unknown.
+    """
     name = document.get("tool_name") or document.get("name")
+    if not isinstance(name, str):
+        return None
+    listed = [api for api in document.get("api_list") or [] if isinstance(api, dict)]
     return make(
         f"toolbench/{name}",
         "tool_doc",
         "toolbench",
         name,
         document.get("tool_description"),
-        label=document.get("category_name") or "",
-        tools=tuple(tools),
+        label=(document.get("category_name") or category).replace("_", " "),
+        tools=tuple(_rapid(api, api["name"]) for api in listed if isinstance(api.get("name"), str)),
     )
 
 
-def openapi(document: dict[str, Any], key: str) -> Found | None:
-    """An OpenAPI or Swagger document; its license is ``info.license``."""
-    info = document.get("info") or {}
-    stated = info.get("license") or {}
-    tools = []
-    for path, item in (document.get("paths") or {}).items():
-        for method in HTTP:
-            operation = item.get(method) if isinstance(item, dict) else None
-            if isinstance(operation, dict):
-                tools.append(_operation(document, path, method, item, operation))
-    return make(
-        f"openapi/{key}",
-        "tool_doc",
-        "openapi",
-        info.get("title") or key,
-        info.get("description") or info.get("summary"),
-        label=", ".join(t["name"] for t in document.get("tags") or [] if isinstance(t, dict) and "name" in t)[
-            :80
-        ],
-        tools=tuple(tools),
-        license=stated.get("identifier") or stated.get("name"),
-    )
+def toolbench_queries(rows: Iterable[dict[str, Any]]) -> list[Found]:
+    """ToolBench's query files: the APIs that the queries may use, each mapped back to its tool."""
+    tools: dict[str, dict[str, ToolDoc]] = {}
+    labels: dict[str, str] = {}
+    for api in (api for row in rows for api in row.get("api_list") or [] if isinstance(api, dict)):
+        name, endpoint = api.get("tool_name"), api.get("api_name")
+        if isinstance(name, str) and isinstance(endpoint, str):
+            tools.setdefault(name, {}).setdefault(endpoint, _rapid(api, endpoint))
+            labels.setdefault(name, str(api.get("category_name") or "").replace("_", " "))
+    made = [
+        from_tools(f"toolbench/{name}", "toolbench", name, tuple(apis.values()), label=labels[name])
+        for name, apis in tools.items()
+    ]
+    return [found for found in made if found]
 
 
 def metatool(entries: Iterable[dict[str, Any]]) -> list[Found]:
@@ -195,60 +195,28 @@ def from_tools(key: str, origin: str, name: str, tools: tuple[ToolDoc, ...], **o
     return make(key, "tool_doc", origin, name, description, tools=tools, **other)
 
 
-def _operation(document: dict, path: str, method: str, item: dict, operation: dict) -> ToolDoc:
-    """An operation as a tool: parameters and JSON body in one schema, the schema of success as output."""
-    properties, required = {}, []
-    for parameter in [*(item.get("parameters") or []), *(operation.get("parameters") or [])]:
-        parameter = _resolve(document, parameter)
-        if parameter.get("in") == "body":  # Swagger 2
-            body = _resolve(document, parameter.get("schema") or {})
-            properties |= body.get("properties") or {}
-            required += body.get("required") or []
-        elif isinstance(parameter.get("name"), str):
-            schema = _resolve(document, parameter.get("schema") or {}) or {
-                "type": parameter.get("type", "string")
-            }
-            properties[parameter["name"]] = {**schema, "description": clean(parameter.get("description"))}
-            required += [parameter["name"]] if parameter.get("required") else []
-    body = _json_schema(document, _resolve(document, operation.get("requestBody") or {}))
-    properties |= body.get("properties") or {}
-    required += body.get("required") or []
-    good = [v for k, v in (operation.get("responses") or {}).items() if str(k).startswith("2")]
+def _rapid(api: dict[str, Any], name: str) -> ToolDoc:
+    """One endpoint of a RapidAPI tool."""
+    required, optional = (
+        [p for p in api.get(kind) or [] if isinstance(p, dict) and isinstance(p.get("name"), str)]
+        for kind in ("required_parameters", "optional_parameters")
+    )
+    properties = {p["name"]: _typed(p) for p in [*required, *optional]}
+    given = {"type": "object", "properties": properties, "required": [p["name"] for p in required]}
     return ToolDoc(
-        name=operation.get("operationId") or f"{method} {path}",
-        description=clean(operation.get("summary") or operation.get("description")),
-        input_schema={"type": "object", "properties": properties, "required": sorted(set(required))},
-        output_schema=_json_schema(document, _resolve(document, good[0])) if good else {},
+        name=name,
+        description=clean(api.get("description") or api.get("api_description")),
+        input_schema=given,
     )
 
 
-def _json_schema(document: dict, carrier: dict) -> dict:
-    """The schema of a body or response, of OpenAPI 3 (``content``) or Swagger 2 (``schema``)."""
-    for kind, media in (carrier.get("content") or {}).items():
-        if "json" in kind and isinstance(media, dict):
-            return _resolve(document, media.get("schema") or {})
-    return _resolve(document, carrier.get("schema") or {})
-
-
-def _resolve(document: dict, node: Any, depth: int = 4) -> dict:
-    """A node with its local ``$ref`` followed, also below ``items``; outside and circular ones are empty."""
-    if not isinstance(node, dict) or depth == 0:
+def _json_text(text: Any) -> dict[str, Any]:
+    """A JSON object that lies in a field as text; empty where it is none."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
         return {}
-    ref = node.get("$ref")
-    if isinstance(ref, str):
-        found: Any = document if ref.startswith("#/") else None
-        for part in ref[2:].split("/") if found is not None else ():
-            part = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(part) if isinstance(found, dict) else None
-        return _resolve(document, found, depth - 1)
-    if isinstance(node.get("items"), dict):
-        return {**node, "items": _resolve(document, node["items"], depth - 1)}
-    if isinstance(node.get("properties"), dict):
-        return {
-            **node,
-            "properties": {k: _resolve(document, v, depth - 1) for k, v in node["properties"].items()},
-        }
-    return node
+    return value if isinstance(value, dict) else {}
 
 
 def _typed(parameter: Any) -> dict[str, str]:

@@ -158,6 +158,7 @@ def test_a_training_that_dies_while_it_sends_goes_on_from_a_whole_step(run: Stor
                 np.testing.assert_array_equal(saved.state["w"], state(saved.step)["w"])
                 np.testing.assert_array_equal(saved.state["m"]["v"], state(saved.step)["m"]["v"])
             checkpoints.save(reached[-1] + 1, state(reached[-1] + 1), {"step": reached[-1] + 1})
+            checkpoints.wait()
             proxy.fault = break_after(uploads)
             with suppress(CallerError):
                 here.push()

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import nnx
 from tunix.models.qwen3.model import ModelConfig, Qwen3
@@ -76,7 +77,8 @@ def main() -> None:
     word = lambda: str(rng.randrange(3, spec["vocab_size"]))  # noqa: E731
     own = spec["prompt_tokens"] - 1  # the sampler puts a start token in front
     prompt = lambda: " ".join(word() for _ in range(own))  # noqa: E731
-    data = [{"prompts": [prompt() for _ in range(spec["prompts"])]} for _ in range(count)]
+    # an array: Tunix repeats each leaf for the group, and a list would be one leaf a prompt
+    data = [{"prompts": np.array([prompt() for _ in range(spec["prompts"])])} for _ in range(count)]
     lengths: set[int] = set()
 
     def parity(prompts: list[str], completions: list[str], **kwargs: Any) -> list[float]:
@@ -123,6 +125,7 @@ def main() -> None:
         clock.wrap_step(learner, cluster.actor_trainer.model)
         learner.train(data)
     assert lengths == {spec["new_tokens"]}, f"completions of {lengths} tokens"
+    assert cluster.actor_trainer.train_steps == count, f"{cluster.actor_trainer.train_steps} optimizer steps"
     print(json.dumps({"version": importlib.metadata.version("google-tunix"), "steps": clock.steps[:count]}))
 
 

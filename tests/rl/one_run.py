@@ -1,8 +1,9 @@
 """One GRPO run as a process of its own, for test_faults.py and test_place.py.
 
 ``python one_run.py SPEC.json [PROCESSES]``. SPEC names the policy folder, the tasks (JSONL), the bundle, the
-run folder, the training config and perhaps a mesh; PROCESSES as in :func:`rl.place.join`. Prints "training"
-when the first step begins, a line a step, and "wrote FILE" for files of the run folder beside checkpoints.
+run folder, the training config and perhaps a mesh and a rollout slice; PROCESSES as in
+:func:`rl.place.join`. Prints "training" when the first step begins, a line a step, and "wrote FILE" for files
+of the run folder beside checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def main() -> int:
     if len(sys.argv) > 2:
         join(sys.argv[2])
     use_compile_cache(spec["compiled"])
-    place = Place(MeshAxes.parse(spec["mesh"]) if "mesh" in spec else None)
+    mesh, rollout = (MeshAxes.parse(spec[name]) if name in spec else None for name in ("mesh", "rollout"))
+    place = Place(mesh, rollout)
     policy = Policy.load(spec["policy"])
     tasks = [Task.from_json(line) for line in Path(spec["tasks"]).read_text().splitlines()]
     config = GRPOConfig.model_validate(spec["config"])

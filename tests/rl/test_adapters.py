@@ -11,7 +11,6 @@ from rl.adapters import LoraConfig
 from rl.metrics import read_metrics
 from rl.policy import Policy
 from rl.train import GRPOConfig, train_grpo
-from synth.errors import CallerError
 
 CONFIG = GRPOConfig.model_validate(
     {
@@ -74,10 +73,19 @@ def test_a_checkpoint_holds_the_adapter_only_and_a_run_goes_on(run, half_trained
     assert "embedding" not in " ".join(names)
 
 
-def test_other_ways_of_sampling_are_refused(half_trained, pool, twins, tmp_path):
-    fields = {"sampling": "one_ahead", "batch": CONFIG.batch.model_copy(update={"max_staleness": 1})}
-    with pytest.raises(CallerError, match="with lora use"):
-        train_grpo(CONFIG.model_copy(update=fields), half_trained, twins, pool, tmp_path / "run")
+@pytest.mark.parametrize("sampling", ["one_ahead", "in_flight"])
+def test_sampling_while_training_takes_merged_weights(sampling, half_trained, pool, twins, tmp_path):
+    """And a run that is asked for again finds, beside the adapter, the weights it sampled with."""
+    batch = CONFIG.batch.model_copy(update={"max_staleness": 1})
+    config = CONFIG.model_copy(update={"sampling": sampling, "batch": batch})
+    trained = train_grpo(config, half_trained, twins, pool, tmp_path / "run")
+    half_trained.save(tmp_path / "base")
+    _, merged = load_model(tmp_path / "base", adapter=tmp_path / "run" / "adapter")
+    for a, b in zip(leaves(merged), leaves(trained.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    again = train_grpo(config, half_trained, twins, pool, tmp_path / "run")
+    for a, b in zip(leaves(again.params), leaves(trained.params), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_target_that_is_no_linear_map_is_named():

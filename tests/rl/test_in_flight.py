@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.checkpoint import Checkpoints
+from rl.data import token_versions
 from rl.faults import Preempted
 from rl.in_flight import InFlight
 from rl.learner import LearnerConfig, OptimizerConfig
@@ -179,7 +180,7 @@ def test_a_check_ends_the_waiting():
 
     def check():
         asked.set()
-        raise Preempted("stopped")
+        raise Preempted
 
     def stuck(next_job):
         next_job()
@@ -230,7 +231,12 @@ def test_a_real_run_in_flight_goes_on_after_a_kill(half_trained, pool, twins, ru
     versions = set()
     for file in sorted((run_dir / "trajectories").iterdir()):
         for line in file.read_text().splitlines():
-            turns = Trajectory.from_json(line).turns
-            versions |= {turn.policy_version for turn in turns if turn.role == "assistant"}
-    assert versions <= {0, 1, 2, 3}
-    assert len(versions) > 1
+            trajectory = Trajectory.from_json(line)
+            drew = token_versions(trajectory)
+            versions |= set(drew)
+            assert [version is not None for version in drew] == [bool(on) for on in trajectory.loss_mask]
+            for turn in trajectory.turns:
+                if turn.role == "assistant":
+                    assert turn.policy_version == min(drew[turn.start : turn.end])
+    assert versions <= {0, 1, 2, 3, None}
+    assert len(versions) > 2

@@ -1,4 +1,5 @@
-"""One run on a mesh: of one process with eight devices or two with four; who writes; a killed process.
+"""One run on a mesh: of one process with eight devices or two with four, or with a rollout slice of its own;
+who writes; a killed process, SIGTERM.
 
 The processes are real ones, joined by ``jax.distributed`` over a port of this machine.
 """
@@ -18,8 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from model.checkpoint import Checkpoints
+from rl.faults import Preempted, Preemption
 from rl.metrics import read_metrics
 from rl.place import MeshAxes, Place, ProcessLost, naming_lost_process
 from rl.policy import Policy
@@ -59,6 +62,35 @@ def test_a_mesh_must_be_the_devices_there_are():
         Place(MeshAxes(data=devices + 1))
 
 
+def test_rows_are_as_many_on_each_device_of_the_data_axes():
+    place = Place()
+    assert place.rows(3) == 3
+    place.mesh = AbstractMesh((2, 4, 3), ("data", "fsdp", "tensor"))  # pyright: ignore[reportAttributeAccessIssue]
+    assert [place.rows(n) for n in (1, 8, 9)] == [8, 8, 16]
+
+
+def test_a_signal_that_comes_during_the_exchange_counts_at_the_next_one():
+    """Neither forgotten nor acted upon alone: the others were told before it came."""
+    place, preemption = Place(), Preemption()
+
+    def exchange(flag: bool) -> bool:
+        preemption.came = True  # the handler runs while the others are waited for
+        return flag
+
+    place.anywhere = exchange
+    check = place.agreed(preemption)
+    check()
+    with pytest.raises(Preempted):
+        check()
+
+
+def test_a_signal_to_another_process_ends_this_one_too():
+    place, preemption = Place(), Preemption()
+    place.anywhere = lambda flag: True
+    with pytest.raises(Preempted):
+        place.agreed(preemption)()
+
+
 def test_one_device_needs_no_exchange():
     place, jobs = Place(), [object()]
     assert place.first
@@ -82,8 +114,8 @@ def test_the_error_of_a_lost_process_names_the_checkpoint():
 class Run:
     """A run folder on a mesh, and processes that work on it."""
 
-    def __init__(self, home: Path, name: str):
-        self.folder, self.spec = home / name, home / f"{name}.json"
+    def __init__(self, home: Path, name: str, devices: int = 8, **changed: Any):
+        self.folder, self.spec, self.devices = home / name, home / f"{name}.json", devices
         spec = {
             "policy": str(home / "policy"),
             "tasks": str(home / "tasks.jsonl"),
@@ -92,14 +124,14 @@ class Run:
             "run": str(self.folder),
             "config": CONFIG,
             "mesh": MESH,
-        }
+        } | changed
         self.spec.write_text(json.dumps(spec))
 
     def start(self, processes: int) -> list[subprocess.Popen[str]]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        devices = f"--xla_force_host_platform_device_count={8 // processes}"
+        devices = f"--xla_force_host_platform_device_count={self.devices // processes}"
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"XLA_FLAGS": devices, "JAX_PLATFORMS": "cpu", "PYTHONPATH": root}
         script = [sys.executable, str(Path(__file__).with_name("one_run.py")), str(self.spec)]
@@ -176,3 +208,66 @@ def test_a_killed_process_ends_the_other_and_the_run_goes_on(home, alone, victim
         assert checkpoints.latest_step() in (1, 2)
     run.finish(2)
     assert_same(alone, run)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_process_saves_the_last_whole_step_and_ends_both(home):
+    run = Run(home, "preempted", config=CONFIG | {"steps": 50, "checkpoint_every": 50})
+    processes = run.start(2)
+    for line in processes[1].stdout or ():
+        if line.startswith("step 1"):
+            break
+    processes[1].send_signal(signal.SIGTERM)
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [Preempted.exit_code] * 2, said
+    assert all("stopped by SIGTERM; the last whole step is saved" in errors for errors in said)
+    with Checkpoints(run.folder / "checkpoints") as checkpoints:
+        saved = checkpoints.latest_step()
+    assert saved == len(run.curve("loss")) >= 2
+
+
+# --- a rollout slice ---------------------------------------------------------------------------------
+
+
+def test_a_rollout_slice_must_be_there_too():
+    devices = jax.device_count()
+    with pytest.raises(CallerError, match=f"fsdp {devices} and tensor 2 is {devices + 2} devices"):
+        Place(MeshAxes(fsdp=devices), MeshAxes(tensor=2))
+
+
+def test_a_run_that_samples_on_a_slice_of_its_own_is_the_same_run(home):
+    """Four devices train, a fifth samples: to the last bit what four devices do that also sample."""
+    unsplit, split = (
+        Run(home, "unsplit", 4, mesh="fsdp=4"),
+        Run(home, "split", 5, mesh="fsdp=4", rollout="data=1"),
+    )
+    for run in (unsplit, split):
+        run.finish(1)
+    names = ("policy_loss", "loss", "grad_norm", "kl", "reward", "sampler_trainer_gap")
+    assert split.trajectories() == unsplit.trajectories()
+    assert split.curve(*names) == unsplit.curve(*names)
+    for a, b in zip(split.params(), unsplit.params(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_four_devices_can_sample_together(home, alone):
+    """Cut over a tensor axis the sampler adds in another order: equal but for rounding."""
+    run = Run(home, "tensor", 12, rollout="tensor=4")
+    run.finish(1)
+    assert_same(alone, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", ["one_ahead", "in_flight"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_asynchronous_sampling_works_on_a_split_mesh(home, sampling, lora):
+    batch = CONFIG["batch"] | {"max_staleness": 2}
+    changed = {"sampling": sampling, "batch": batch, "lora": lora, "steps": 4}
+    run = Run(
+        home, f"{sampling}-{lora is not None}", 8, mesh="fsdp=4", rollout="tensor=4", config=CONFIG | changed
+    )
+    run.finish(1)
+    assert len(run.curve("loss")) == 4
+    assert max(run.curve("staleness_max")) <= 2
+    assert run.params()

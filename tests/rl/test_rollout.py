@@ -13,12 +13,13 @@ from fixtures.rollouts import Puppet, make_task
 
 from model.engine import Engine
 from model.tokens import answer_text
+from rl.data import Recorder, token_versions, version_runs
 from rl.pool import EnvPool
 from rl.rollout import EpisodeJob, RolloutLimits, run_episodes
 from synth.env.bundle import read_bundle, write_bundle
 from synth.env.sandbox import Limits
 from synth.errors import CallerError, InfrastructureError
-from synth.types import Criterion, Program, Rubric, ToolStep
+from synth.types import Criterion, Program, Rubric, ToolStep, Trajectory
 
 LIMITS = RolloutLimits(max_turns=4, max_new_per_turn=48, max_len=640)
 
@@ -121,6 +122,23 @@ def test_rule_9_every_sampled_turn_carries_the_version_of_its_weights(engine, po
     engine.update_weights(engine.engine.params, version=41)
     (t,) = play(engine, pool, [script], tasks[:1])
     assert [turn.policy_version for turn in t.turns] == [None, 41, None, 41]
+
+
+def test_rule_9_weights_that_change_in_mid_turn_are_written_down_token_by_token():
+    assert version_runs([3, 3, 3]) == ()
+    assert version_runs([3, 3, 4, 5, 5]) == ((3, 2), (4, 1), (5, 2))
+    recorder = Recorder()
+    recorder.add("prompt", "", [1, 2])
+    for versions in ([3, 3, 4], [4, 4]):
+        runs = version_runs(versions)
+        recorder.add("assistant", "", versions, policy_version=min(versions), version_runs=runs)
+        recorder.add("tool", "", [9])
+    trajectory = Trajectory(
+        task_id="t", env_id="e", sample=0, seed=0, turns=tuple(recorder.turns), token_ids=tuple(recorder.ids),
+        logprobs=tuple(recorder.logprobs), loss_mask=tuple(recorder.mask), finish_reason="turns",
+    )  # fmt: skip
+    again = Trajectory.from_json(trajectory.to_json())
+    assert token_versions(again) == [None, None, 3, 3, 4, None, 4, 4, None]
 
 
 def test_rule_10_what_is_no_tool_cannot_be_called(engine, pool, tasks):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -80,6 +82,21 @@ def test_held_out_loss_is_a_mean_over_tokens_not_over_batches(policy):
     one = heldout_loss(policy.score, policy.params, list(batches_of(rows, len(rows), 64)))
     assert few == pytest.approx(one, rel=1e-5)
     assert few["loss"] == pytest.approx(np.log(policy.config.vocab_size), rel=0.05)  # untrained: uniform
+
+
+def test_examples_that_share_their_beginning_cost_fewer_columns_and_the_same_loss(policy):
+    """Rule 4, for an environment's tool list: once a row instead of once an example."""
+    rng = np.random.default_rng(3)
+    tools = rng.integers(3, 60, 30).tolist()
+    ids = [[*tools, *rng.integers(3, 60, 6).tolist()] for _ in range(12)]
+    samples = [
+        dataclasses.replace(text_sample(x, [0.0] * 30 + [1.0] * 6), prompt_length=30, group="library")
+        for x in ids
+    ]
+    alone, shared = (plan_epoch(samples, 96, 0, 0, share_prompts=share) for share in (False, True))
+    assert len(shared) * 2 <= len(alone)
+    losses = [heldout_loss(policy.score, policy.params, list(batches_of(r, 1, 96))) for r in (alone, shared)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_what_cannot_be_trained_on_is_refused(policy, run_dir):

@@ -130,6 +130,24 @@ def test_a_run_leaves_its_trajectories_metrics_and_policy(unbroken, half_trained
     same(type(policy).load(folder / "policy").params, policy.params)
 
 
+def test_a_step_s_line_says_all_that_a_team_looks_at(unbroken, bundle):
+    """The metrics that issues ask for by name; errors of tools stand there only where some happened."""
+    rows = read_metrics(unbroken[1] / "train.jsonl")
+    first_level = next(iter(bundle.manifest.taxonomy), "none")
+    names = {
+        "reward", "reward_kept", f"pass/{first_level}", "groups", "groups_kept",
+        "entropy", "kl", "clip_high", "clip_low", "ratio_mean", "ratio_max", "sampler_trainer_gap",
+        "staleness", "staleness_max", "turns", "truncated", "infrastructure_errors",
+        "tokens_per_second", "sampled_tokens_per_second", "seconds_sampling", "seconds_learning",
+        "memory_gib", "mfu", "skipped", "loss", "grad_norm",
+    }  # fmt: skip
+    taught = [row for row in rows if row["groups_kept"]]
+    assert taught
+    for row in taught:
+        assert names <= set(row), sorted(names - set(row))
+    assert "seconds_saving" in rows[-1], "of the step before"
+
+
 class Killed(Exception):
     pass
 

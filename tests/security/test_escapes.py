@@ -28,6 +28,7 @@ from synth.env import sandbox
 from synth.env.bundle import read_bundle, write_bundle
 from synth.env.episode import EnvServer, VerifierServer
 from synth.env.sandbox import Limits, UnsafeLocal
+from synth.env.zygote import Nest
 from synth.errors import CallerError, InfrastructureError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandboxes need Linux")
@@ -53,12 +54,25 @@ def bundle(tmp_path_factory):
     return write_attackable(tmp_path_factory.mktemp("bundles"))
 
 
-@pytest.fixture(scope="module", params=["bwrap", "landlock", "gvisor"])
+@pytest.fixture(scope="module", params=["bwrap", "landlock", "gvisor", "nest"])
 def provider(request):
-    reason = sandbox._why_not(request.param)
+    """Each way to isolate; and the nest, in which one sandbox stays open for many environments."""
+    name = "bwrap" if request.param == "nest" else request.param
+    reason = sandbox._why_not(name)
     if reason is not None:
-        pytest.skip(f"{request.param}: {reason}")
-    return sandbox.provider(request.param)
+        pytest.skip(f"{name}: {reason}")
+    if request.param != "nest":
+        yield sandbox.provider(name)
+        return
+    with Nest(sandbox.provider(name)) as nest:
+        yield nest
+
+
+def test_the_table_of_what_each_stops_has_a_column_for_every_provider():
+    heads = next(
+        line.split() for line in str(sandbox.__doc__).splitlines() if line.strip().startswith("attack")
+    )
+    assert heads == ["attack", "bwrap", "landlock", "gvisor", UnsafeLocal.name]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +105,14 @@ def outcomes(server: EnvServer, function, **arguments) -> dict[str, str]:
 def lives_on(server: EnvServer) -> bool:
     with server.open(seed=1) as episode:
         return episode.call("search_books", {"genre": "travel"}).ok
+
+
+def root_of(server: EnvServer) -> int:
+    """The outermost process of its sandbox."""
+    provider = server.provider
+    process = (provider._zygote if isinstance(provider, Nest) else server._zygote)._process
+    assert process is not None
+    return process.pid
 
 
 def descendants(pid: int) -> set[int]:
@@ -338,9 +360,9 @@ def test_a_fork_bomb_makes_no_process(server, bare):
     within = outcomes(server, multiply)
     assert within["exec"] == "stopped PermissionError"
     assert all(v.startswith("stopped") for v in within.values()), within
-    before = descendants(server._zygote._process.pid)
+    before = descendants(root_of(server))
     assert attack(server, fork_bomb).value == 0
-    assert eventually(lambda: len(descendants(server._zygote._process.pid)) <= len(before))
+    assert eventually(lambda: len(descendants(root_of(server))) <= len(before))
     assert lives_on(server)
 
 
@@ -460,7 +482,7 @@ def loop():
 
 def test_an_endless_loop_is_killed_and_the_server_lives_on(bundle, provider):
     with EnvServer(bundle, provider=provider, limits=Limits(wall_s=0.6)) as server:
-        root = server._zygote._process.pid
+        root = root_of(server)
         before = descendants(root)
         episode, code = server.open(seed=1), textwrap.dedent(inspect.getsource(loop))
         start = time.monotonic()
@@ -532,6 +554,33 @@ def test_forged_frames_cannot_flood_or_confuse_the_parent(server):
     assert attack(server, forge, size=5, body="{nope").error_code is not None
     assert attack(server, forge, size=2, body="[]").error_code is not None
     assert lives_on(server)
+
+
+def open_many():
+    import errno
+    import os
+    import resource
+
+    kept = []
+    try:
+        for _ in range(500):
+            kept.append(os.open(os.__file__, os.O_RDONLY))
+        stopped = "nothing"
+    except OSError as err:
+        stopped = errno.errorcode[err.errno]
+    for number in kept:
+        os.close(number)
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_FSIZE", "RLIMIT_CORE")}
+    return {"opened": len(kept), "stopped": stopped, **limits}
+
+
+def test_open_files_and_the_size_of_files_are_limited(server, bare):
+    assert attack(bare, open_many).value["stopped"] != "EMFILE"  # up to 500, or what the machine allows
+    within = attack(server, open_many)
+    assert within.ok, within
+    assert within.value["opened"] < 64
+    assert within.value["stopped"] == "EMFILE"
+    assert within.value["RLIMIT_FSIZE"] == within.value["RLIMIT_CORE"] == [0, 0]
 
 
 # --- other episodes, verifiers and answers ----------------------------------------------------------

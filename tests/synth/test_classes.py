@@ -123,11 +123,17 @@ def test_the_same_texts_give_the_same_taxonomy():
 
 
 def test_a_better_namer_may_write_the_names():
+    class Numbers:
+        label = "numbers"
+
+        def names(self, mapping, first):
+            assert "Games" in first
+            return [m | {"second_level": f"Class {m['cluster']}", "first_level": first[0]} for m in mapping]
+
     texts, topics = collection(5)
-    taxonomy, _ = classes.fit(
-        texts, topics, classes=4, namer=lambda terms, examples: f"{len(examples)}: {terms[0]}"
-    )
-    assert all(m["second_level"].startswith("5: ") for m in taxonomy.mapping)
+    taxonomy, places = classes.fit(texts, topics, classes=4, namer=Numbers())
+    assert [m["second_level"] for m in taxonomy.mapping] == [f"Class {n}" for n in range(4)]
+    assert {p.second_level for p in places} == {f"Class {n}" for n in range(4)}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

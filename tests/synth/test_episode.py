@@ -233,6 +233,32 @@ def test_a_refused_write_is_rolled_back(episode):
     assert episode.digest() == before
 
 
+DOCUMENTS = {
+    "books.xlsx": b"PK\x03\x04\x14\x00\x00\xff\xfe\x00 a workbook is bytes",
+    "page.html": "<p>Opening hours: 9\u20135</p>".encode(),
+    "rows.csv": b"a;b\r\n1;2\r\n",
+    "rules.yaml": b"fine: 1.50\n",
+    "sub/rules.md": b"# Rules\n",
+    "values.json": b'{"n": null}',
+}
+
+
+def test_documents_of_every_kind_reach_a_tool_and_come_back_byte_for_byte(tmp_path):
+    code = """
+        def append(ctx, *, name):
+            ctx.files[name] = ctx.files[name] + b"\\x00"
+            return [len(ctx.files[n]) for n in sorted(ctx.files)]
+    """
+    tool = extra_tool("append", code, {"name": {}}, read_only=False)
+    write_bundle(with_tools(library(), tool), tmp_path / "library", files=DOCUMENTS)
+    with EnvServer(tmp_path / "library") as server, server.open(0) as episode:
+        assert episode.snapshot().files == DOCUMENTS
+        assert episode.call("append", {"name": "books.xlsx"}).ok
+        assert episode.snapshot().files == {**DOCUMENTS, "books.xlsx": DOCUMENTS["books.xlsx"] + b"\x00"}
+        (line,) = episode.changes().splitlines()
+        assert "books.xlsx" in line
+
+
 def test_files_are_state(episode):
     before = episode.digest()
     assert episode.call("files", {"text": "hello"}).value == "hello"

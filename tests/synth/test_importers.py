@@ -6,18 +6,20 @@ The layouts are those of the releases; every line of content is made up here.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from synth_sandbox import bubblewrap_works
 
-from synth.admission import check_task
+from synth.admission import check_bundle, check_task
 from synth.env.bundle import check_hashes, read_bundle
 from synth.env.mcp_client import McpEnvServer
 from synth.env.verifier import VerifierServer
 from synth.errors import CallerError
 from synth.importers import authors, bfcl, envscaler
 from synth.importers.base import publish
+from synth.types import ToolCase, ToolStep
 
 pytestmark = pytest.mark.skipif(not bubblewrap_works(), reason="imported sources run in bubblewrap")
 
@@ -114,7 +116,8 @@ def release(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def harbours(tmp_path_factory):
     root = tmp_path_factory.mktemp("authors")
-    return root / "b", publish(authors.read(release(root / "release")), root / "b")
+    (source,) = authors.read_all(release(root / "release"))
+    return root / "b", publish(source, root / "b")
 
 
 def test_the_authors_tools_are_kept_when_they_work_the_same_twice(harbours):
@@ -171,10 +174,27 @@ def test_an_imported_bundle_is_whole_and_moves_with_its_sources(harbours, tmp_pa
 
 def test_a_folder_in_no_layout_is_told_in_one_line(tmp_path):
     with pytest.raises(CallerError, match="no checkpoint there"):
-        authors.read(tmp_path)
+        authors.read_all(tmp_path)
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(CallerError, match="not JSON"):
-        authors.read(tmp_path)
+        authors.read_all(tmp_path)
+
+
+def test_a_whole_release_is_read_each_with_its_own_database_and_questions(tmp_path):
+    root = tmp_path / "environment_mix"
+    for name, boat in (("0001", "Heron"), ("0001000", "Tern")):
+        made = release(tmp_path / name)
+        shutil.move(made / "harbours", root / name)
+        (root / name / "boats.json").write_text(json.dumps([{"id": "b-1", "name": boat}]))
+        shutil.move(made / "checkpoint.json", root / f"{name}_step4_checkpoint.json")
+    (root / "questions").mkdir()
+    (root / "questions" / "0001000.json").write_text(json.dumps({"tasks": QUESTIONS}))
+    found = {source.env_id: source for source in authors.read_all(root)}
+    assert {name: len(source.tasks) for name, source in found.items()} == {"0001": 0, "0001000": 10}
+    assert b"Heron" in found["0001"].state["boats.json"]
+    assert b"Tern" in found["0001000"].state["boats.json"]
+    (one,) = authors.read_all(root / "0001000")
+    assert (one.env_id, one.state) == ("0001000", found["0001000"].state)
 
 
 # --- EnvScaler ------------------------------------------------------------------------------------
@@ -281,5 +301,88 @@ def test_bfcl_entries_become_environments_with_their_gold_calls(tmp_path):
 
 
 def test_code_in_place_of_a_gold_call_is_data_that_cannot_be_read(tmp_path):
-    task = bfcl._task({"id": "x"}, [["__import__('os').system('true')"]])
+    task = bfcl._task({"id": "x"}, [["__import__('os').system('true')"]], [])
     assert "cannot be read" in (task.fault or "")
+
+
+def test_gold_calls_may_give_values_by_place():
+    tools = [{"name": "mv", "inputSchema": {"properties": {"source": {}, "destination": {}}}}]
+    task = bfcl._task({"id": "x"}, [["mv('a', destination='b')"], ["mv('a', 'c')"]], tools)
+    assert [call["args"] for call in task.calls] == [
+        {"source": "a", "destination": "b"}, {"source": "a", "destination": "c"},
+    ]  # fmt: skip
+    assert "more values" in (bfcl._task({"id": "x"}, [["mv(1, 2, 3)"]], tools).fault or "")
+
+
+def test_files_beside_a_class_come_along_under_the_names_by_which_it_imports_them(tmp_path):
+    (tmp_path / "radio.py").write_text("from their.package.wave import LENGTH\n" + RADIO)
+    (tmp_path / "wave.py").write_text("import math\nfrom their.package import band\nLENGTH = band.WIDTH")
+    (tmp_path / "band.py").write_text("WIDTH = 3")
+    for name in ("docs", "gold"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "entries").write_text(json.dumps({"id": "m_0", "initial_config": {"Radio": {}}}))
+    (source,) = bfcl.read(*(tmp_path / name for name in ("radio.py", "docs", "entries", "gold")), "Radio")
+    assert set(source.code) == {"radio.py", "their/package/wave.py"}  # "their.package" is no file beside it
+
+
+def test_a_source_that_cannot_be_loaded_is_refused_and_the_others_go_on(tmp_path):
+    (tmp_path / "radio.py").write_text("import a_package_that_is_not_here\n" + RADIO)
+    docs = {"name": "tune", "description": "Tune.", "parameters": {"type": "dict", "properties": {}}}
+    (tmp_path / "docs").write_text(json.dumps(docs))
+    (tmp_path / "gold").write_text("")
+    (tmp_path / "entries").write_text(json.dumps({"id": "m_0", "initial_config": {"Radio": {}}}))
+    (source,) = bfcl.read(*(tmp_path / name for name in ("radio.py", "docs", "entries", "gold")), "Radio")
+    done = publish(source, tmp_path / "b")
+    assert "No module named 'a_package_that_is_not_here'" in (done.error or "")
+    assert [row.why for row in done.rows] == ["its environment was refused"]
+    assert not (tmp_path / "b" / "m_0").exists()
+
+
+SAFE = """
+class Safe:
+    def _load_scenario(self, scenario, long_context=False):
+        self.code, self.open, self.held = scenario["code"], False, []
+    def unlock(self, code):
+        self.open = code == self.code
+        return {"open": True} if self.open else {"error": "wrong code"}
+    def put(self, thing):
+        if not self.open:
+            return {"error": "it is locked"}
+        self.held.append(thing)
+        return {"held": len(self.held)}
+"""
+
+
+def test_a_tool_that_works_only_after_another_is_proven_by_the_published_calls(tmp_path):
+    docs = [{"name": name, "description": f"{name.title()}.", "parameters": {
+        "type": "dict", "properties": {key: {"type": "string"}}, "required": [key]}}
+        for name, key in (("unlock", "code"), ("put", "thing"))]  # fmt: skip
+    entry = {"id": "safe", "initial_config": {"Safe": {"code": "7x"}},
+             "question": [[{"content": "Open the safe with 7x and put the ring in."}]]}  # fmt: skip
+    gold = {"id": "safe", "ground_truth": [["unlock(code='7x')", "put(thing='ring')"]]}
+    (tmp_path / "safe.py").write_text(SAFE)
+    for name, lines in (("docs", docs), ("entries", [entry]), ("gold", [gold])):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paths = [tmp_path / name for name in ("safe.py", "docs", "entries", "gold")]
+    (source,) = bfcl.read(*paths, "Safe")
+    done = publish(source, tmp_path / "b")
+    assert done.report is not None
+    assert {n: (r["kept"], r["effect"]) for n, r in done.report.tools.items()} == {
+        "unlock": (True, "write"), "put": (True, "write"),
+    }  # fmt: skip
+    bundle = read_bundle(tmp_path / "b" / "safe")
+    (case,) = [c for t in bundle.tools if t.name == "put" for c in t.cases if c.error is None]
+    assert [step.tool for step in case.before] == ["unlock"]
+    assert (case.expect, case.changes) == ({"held": 1}, {"(files)": 1})
+    assert [row.outcome for row in done.rows] == ["changed"]
+    report = check_bundle(tmp_path / "b" / "safe", done.tasks)
+    assert report.failed == 0, report.faults
+
+
+def test_a_test_without_calls_before_it_is_written_as_ever():
+    case = ToolCase(arguments={"x": 1.5}, expect=[float("inf"), "é"], changes={"t": 1})
+    assert case.to_json() == (
+        '{"schema_version":1,"arguments":{"x":1.5},"expect":[Infinity,"é"],"error":null,"changes":{"t":1}}'
+    )
+    after = case.model_copy(update={"before": (ToolStep(tool="a", arguments={}),)})
+    assert ToolCase.from_json(after.to_json()) == after

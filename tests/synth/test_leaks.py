@@ -63,6 +63,12 @@ def test_a_name_from_inside_the_environment_is_a_leak(instruction, leak):
     assert leaks(instruction) == [leak]
 
 
+def test_a_file_that_the_gold_calls_are_about_may_be_named():
+    text = "Rename draft.csv to final.csv, as notes.md says."
+    calls = [{"old": "draft.csv"}, {"to": {"path": "out/final.csv"}}]
+    assert find_leaks(text, TOOLS, TABLES, None, (), calls) == ["file name notes.md"]
+
+
 @pytest.mark.parametrize(
     "instruction",
     [

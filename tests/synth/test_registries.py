@@ -51,7 +51,8 @@ def answer(path: str):
     parts = urlsplit(path)
     query = {k: v[-1] for k, v in parse_qs(parts.query).items()}
     names = [f"acme/desk-{i}" for i in range(5)]
-    if parts.path == "/v0/servers":
+    if parts.path == "/v0.1/servers":
+        assert query["version"] == "latest"
         start = int(query.get("cursor", 0))
         page = [{"server": {"name": n, "description": "d", "version": "1"}} for n in names[start : start + 2]]
         return {"servers": page, "metadata": {"nextCursor": str(start + 2) if start + 2 < 5 else ""}}
@@ -200,7 +201,7 @@ def test_requests_keep_their_distance(server):
     waits: list[float] = []
     client = Client(rate=0.5, wait=waits.append)
     for _ in range(3):
-        client.get(f"{server.url}/v0/servers")
+        client.get(f"{server.url}/v0.1/servers?version=latest")
     assert len(waits) == 2
     assert all(1.0 < pause <= 2.0 for pause in waits)
 

@@ -170,6 +170,58 @@ def test_openapi_operations_carry_path_body_and_answer(tmp_path):
     assert tool.output_schema["properties"] == {"nights": {"type": "integer"}}
 
 
+def test_toolalpacas_schemas_come_from_the_openapi_text_beside_its_words(tmp_path):
+    entry = {
+        "Name": "Hotel",
+        "Description": "d",
+        "Category": "Travel",
+        "Documentation": json.dumps(OPENAPI),
+        "Function_Description": {
+            "reserve": "Reserve a room.\nParameters: {}",
+            "ping": "Ping.",
+            "components": "",
+        },
+        "Function_Projection": {"reserve": ["/rooms/{room}", "post"], "ping": ["/gone", "get"]},
+    }
+    found, _ = read(tmp_path, "a.json", [entry])
+    reserve, ping = found[0].tools
+    assert (reserve.name, reserve.description) == ("reserve", "Reserve a room.")
+    assert set(reserve.input_schema["properties"]) == {"room", "nights"}
+    assert reserve.output_schema["properties"] == {"nights": {"type": "integer"}}
+    assert (ping.name, ping.input_schema) == ("ping", {})
+    (broken,), _ = read(tmp_path, "b.json", [entry | {"Documentation": "{half"}])
+    assert [tool.name for tool in broken.tools] == ["reserve", "ping"]
+
+
+def test_a_toolbench_tool_has_the_category_of_its_folder(tmp_path):
+    folder = tmp_path / "tools" / "Visual_Recognition"
+    folder.mkdir(parents=True)
+    document = {"tool_name": "Faces", "tool_description": "d", "api_list": [{"name": "find", "required_parameters": [
+        {"name": "photo", "type": "STRING"}, {"no": "name"}], "optional_parameters": None}]}  # fmt: skip
+    (found,), note = read(folder, "faces.json", document)
+    assert (note.layout, found.key, found.label) == ("toolbench", "toolbench/Faces", "Visual Recognition")
+    assert found.tools[0].input_schema["required"] == ["photo"]
+
+
+def test_apis_of_toolbenchs_queries_are_mapped_back_to_their_tools(tmp_path):
+    def api(tool, name):
+        parameters = {"required_parameters": [{"name": "id", "type": "NUMBER"}], "optional_parameters": []}
+        words = {"category_name": "Eating_Out", "tool_name": tool, "api_name": name, "api_description": "d"}
+        return {**words, **parameters}
+
+    rows = [
+        {"query": "q", "api_list": [api("Tables", "book"), api("Menus", "read")]},
+        {"query": "r", "api_list": [api("Tables", "book"), api("Tables", "cancel")], "relevant APIs": []},
+    ]
+    found, note = read(tmp_path, "G1_query.json", rows)
+    assert (note.layout, note.found) == ("toolbench", 2)
+    assert {f.key: [t.name for t in f.tools] for f in found} == {
+        "toolbench/Tables": ["book", "cancel"],
+        "toolbench/Menus": ["read"],
+    }
+    assert {f.label for f in found} == {"Eating Out"}
+
+
 def test_circular_references_of_openapi_end(tmp_path):
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Stay"}}}
     found, _ = read(tmp_path, "a.json", OPENAPI | {"components": {"schemas": {"Stay": node}}})

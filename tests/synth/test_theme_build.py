@@ -102,6 +102,16 @@ def test_themes_are_records_with_license_classes_and_tools(data, tmp_path):
     assert {"Travel and Transport", "Health and Medicine"} <= subjects
 
 
+def test_one_broken_document_is_named_and_stops_nobody(data, tmp_path):
+    pytest.importorskip("docx")
+    (data / "harbour.docx").write_bytes(b"no document")
+    for _ in range(2):  # also when the rest was read before
+        built = build([data], tmp_path / "out", classes=4)
+        assert len(built.themes) == 12
+        (note,) = [n for n in built.notes if n.file.endswith("harbour.docx")]
+        assert (note.damaged, "not a docx document" in note.remark) == (1, True)
+
+
 def test_the_callers_word_makes_up_for_a_missing_license(tmp_path):
     function = {"name": "create_booking", "description": "Create a booking of a guest.", "parameters": {}}
     (tmp_path / "hotel.json").write_text(

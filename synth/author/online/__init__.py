@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from synth.author import prompting
 from synth.author.base import Executed, ProgramDraft, Worded, World
+from synth.author.library import FolderCorpus, Library, PackageCorpus, Shelf
 from synth.author.llm import LLM, Settings
 from synth.author.store import content_hash
-from synth.author.web import Browser, FolderCorpus, Recorded, Search
+from synth.author.web import Browser, Recorded, Search
 from synth.errors import CallerError
 from synth.types import Database, Diagnosis, Guide, Theme, Tool
 from synth.verify import canonical
@@ -111,15 +112,23 @@ class LLMAuthor:
         return Diagnostician(self.llm, found, cases, about, seed).run()
 
     def _configured(self) -> tuple[Search, Browser]:
-        """The web that the settings name, read through the store."""
+        """The web that the settings name, read through the store.
+
+        A folder is the only local web where one is named; without one the registered data packages are.
+        """
         settings = self.llm.settings
-        corpus = None
+        library = None
         if "corpus" in (settings.search, settings.browse):
-            if settings.corpus is None:
-                raise CallerError("field corpus: the miner needs a folder of documents; name one")
-            corpus = FolderCorpus(settings.corpus, settings.corpus_license)
-        search: Search | None = corpus
-        browser: Browser | None = corpus
+            shelves: list[Shelf] = []
+            if settings.corpus is not None:
+                shelves.append(FolderCorpus(settings.corpus, settings.corpus_license))
+            if settings.packages or (settings.packages is None and settings.corpus is None):
+                shelves.append(PackageCorpus())
+            if not shelves:
+                raise CallerError("field corpus: the miner needs documents; name a folder, or set packages")
+            library = Library(shelves)
+        search: Search | None = library
+        browser: Browser | None = library
         if settings.search != "corpus":
             from synth.author.websearch import WebSearch
 
@@ -130,6 +139,6 @@ class LLMAuthor:
             browser = HttpBrowser()
         assert search is not None
         assert browser is not None
-        name = f"{settings.search}+{settings.browse}:{corpus.digest if corpus else ''}"
+        name = f"{settings.search}+{settings.browse}:{library.digest if library else ''}"
         web = Recorded(search, browser, self.llm.store, name)
         return web, web

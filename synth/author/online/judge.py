@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from synth.author.asking import Mend, Unusable, ask
-from synth.author.llm import LLM, Refused
+from synth.author.asking import GIVEN_UP, Mend, ask
+from synth.author.llm import LLM
 from synth.verify import fold
 
 LONGEST = 2000  # characters of an answer that a judge reads (ours): a statement takes one sentence
@@ -45,5 +45,5 @@ class LLMJudge:
 
         try:
             return ask(self.llm, "judge", inputs, check, stage="judge")
-        except (Unusable, Refused) as err:
+        except GIVEN_UP as err:
             return False, str(err)[:200]

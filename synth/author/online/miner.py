@@ -1,9 +1,9 @@
 """The deep-research miner: a theme and a web in, a database out of which every cell is traced.
 
-A ReAct loop with search, browse, sandboxed Python and two ways out: ``submit_table`` hands in one table with
-the documents that its rows come from, ``finish`` ends. A table is taken only when every row is found in its
-document (:mod:`synth.author.online.tracing`); what was not found is told back. Where each row stands goes to
-``traces/<theme>.jsonl`` in the model's folder, where it came from to the provenance.
+A ReAct loop with search, browse, Python and a shell in sandboxes, and two ways out: ``submit_table`` hands in
+one table with the documents that its rows come from, ``finish`` ends. A table is taken only when every row is
+found in its document (:mod:`synth.author.online.tracing`); what was not found is told back. Where each row
+stands goes to ``traces/<theme>.jsonl`` in the model's folder, where it came from to the provenance.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from synth.author.asking import Mend
 from synth.author.llm import LLM
 from synth.author.online.intake import MOST_ROWS, TABLE, Taken, take
 from synth.author.online.scratch import run_python
+from synth.author.online.shell import INDEX, run_shell, shell_works
 from synth.author.web import Browser, Document, NotFound, Search
 from synth.errors import EnvironmentFault
 from synth.mining import validate
@@ -85,6 +86,11 @@ class Miner:
             }
             return AgentTool(name, description, parameters, run)
 
+        shell = (
+            f"Run a command line (sh, grep, awk, sort, head ...) over the documents that you have browsed; "
+            f"{INDEX} lists their file names. It reads only; /tmp is scratch for one command."
+        )
+        shells = [tool("shell", shell, self.shell, ("command",), command=_TEXT)] if shell_works() else []
         offset = {"type": "integer", "minimum": 0, "description": "where to start, in characters"}
         return [
             tool("search", "Find documents.", self.look, ("query",), query=_TEXT),
@@ -92,6 +98,7 @@ class Miner:
                 "browse", f"Read {PAGE} characters of one.", self.browse, ("url",), url=_TEXT, offset=offset
             ),
             tool("python", "Run code; prints and `result` come back.", self.python, ("code",), code=_TEXT),
+            *shells,
             AgentTool("submit_table", "Hand in one table with its sources.", TABLE, self.submit),
             tool("finish", "All tables are handed in.", self.finish),
         ]
@@ -114,6 +121,13 @@ class Miner:
         parts = [ran.printed.rstrip(), f"error: {ran.error}" if ran.error else ""]
         parts += [] if ran.result is None else [f"result = {json.dumps(ran.result, ensure_ascii=False)}"]
         return "\n".join(part for part in parts if part) or "(no output)"
+
+    def shell(self, command: str) -> str:
+        if "\0" in command:
+            raise Mend("a command holds no null character")
+        ran = run_shell(command, self.read)
+        ended = [] if ran.status == 0 else [f"(exit status {ran.status})"]
+        return "\n".join(part for part in [ran.output.rstrip(), *ended] if part) or "(no output)"
 
     def submit(self, **spec: Any) -> str:
         documents = {source["url"]: self._document(source["url"]) for source in spec["sources"]}

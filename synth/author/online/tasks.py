@@ -14,9 +14,9 @@ import random
 import re
 from typing import Any
 
-from synth.author.asking import Mend, Unusable, ask
+from synth.author.asking import GIVEN_UP, Mend, ask
 from synth.author.base import Executed, ProgramDraft, Worded, World
-from synth.author.llm import LLM, Refused
+from synth.author.llm import LLM
 from synth.author.offline.wording import criteria_for
 from synth.author.online import schema
 from synth.judging import checkable
@@ -49,7 +49,7 @@ def word_chain(llm: LLM, world: World, steps: list[Executed], rng: random.Random
     }
     try:
         return ask(llm, "word_chain", inputs, lambda r: _worded(world, steps, r), stage="tasks", sample=seed)
-    except (Unusable, Refused):
+    except GIVEN_UP:
         return None
 
 
@@ -171,7 +171,7 @@ def write_program(llm: LLM, world: World, guide: Guide | None, rng: random.Rando
     }
     try:
         return ask(llm, "write_program", inputs, lambda r: _tried(world, r, seed), stage="tasks", sample=seed)
-    except (Unusable, Refused):
+    except GIVEN_UP:
         return None
 
 

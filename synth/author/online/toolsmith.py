@@ -21,8 +21,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from synth.author.asking import Mend, Unusable, ask
-from synth.author.llm import LLM, Refused
+from synth.author.asking import GIVEN_UP, Mend, ask
+from synth.author.llm import LLM
 from synth.author.online import schema
 from synth.author.online.scratch import run_python
 from synth.env.bundle import read_bundle, write_bundle
@@ -208,7 +208,7 @@ def _write(llm: LLM, db: Database, theme: Theme, spec: dict[str, Any], seed: int
     }
     try:
         return ask(llm, "tool_code", inputs, check, stage="tools", sample=seed)
-    except (Unusable, Refused):
+    except GIVEN_UP:
         return best[0] if best else None
 
 

@@ -14,9 +14,12 @@ import csv
 import io
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from synth.author.web import Document
@@ -25,16 +28,46 @@ from synth.verify import fold, is_number
 _THOUSANDS = "[,\\u00a0\\u202f]"
 _NUMBER = re.compile(rf"[-\u2212]?(?:\d{{1,3}}(?:{_THOUSANDS}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?")
 MOST_PLACES = 5  # units that are looked at for one row
+MOST_NEAR = 200  # units that are looked at for a hint, where a row stands nowhere (ours)
 LONGEST_UNIT = 2000  # characters of a paragraph that still counts as one place (ours)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One place of a document, prepared for looking up."""
+    """One place of a document; its cells are prepared when a row may stand there."""
 
     where: str  # "record 12", "line 80", "paragraph 3"
     text: str  # folded
-    fields: dict[str, Cell]  # of a record by name, of a table row by number; prose has the one field ""
+    raw: dict[str, str]  # text of a record's fields by name, of a table row's by number; prose has the one ""
+
+    @cached_property
+    def fields(self) -> dict[str, Cell]:
+        return {name: _cell(text) for name, text in self.raw.items()}
+
+
+@dataclass(frozen=True)
+class Places:
+    """All units of a document, found by the words that they hold."""
+
+    units: tuple[Unit, ...]
+
+    @cached_property
+    def _text(self) -> str:
+        return "\n".join(unit.text for unit in self.units)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((len(unit.text) + 1 for unit in self.units), initial=0))
+
+    def holding(self, words: str) -> list[Unit]:
+        """The units with these (folded) words in their text, in order."""
+        found = []
+        at = self._text.find(words)
+        while at >= 0:
+            number = bisect_right(self._starts, at) - 1
+            found.append(self.units[number])
+            at = self._text.find(words, self._starts[number + 1])
+        return found
 
 
 @dataclass(frozen=True)
@@ -68,8 +101,8 @@ def trace(rows: Sequence[Sequence[Any]], columns: Sequence[str], document: Docum
         rows: values that should stand in the source; None where there is a gap.
         columns: their names, for the messages.
     """
-    units = list(units_of(document))
-    candidates = [_candidates(row, units) for row in rows]
+    places = Places(tuple(units_of(document)))
+    candidates = [_candidates(row, places) for row in rows]
     home = _homes([found for found, _ in candidates], len(columns))
     where: list[str | None] = []
     problems = []
@@ -95,16 +128,24 @@ def trace(rows: Sequence[Sequence[Any]], columns: Sequence[str], document: Docum
 Found = list[tuple[Unit, list[set[str]]]]  # units that hold a row, and for each value the fields that hold it
 
 
-def _candidates(row: Sequence[Any], units: Sequence[Unit]) -> tuple[Found, tuple[list[int], str]]:
+def _candidates(row: Sequence[Any], places: Places) -> tuple[Found, tuple[list[int], str]]:
     """The units that hold a whole row (at most 5), else what the nearest one lacks and where it is."""
-    found: Found = []
-    missing, near = list(range(len(row))), ""
     if all(value is None for value in row):
         return [], ([], "")
-    texts = [(i, fold(value)) for i, value in enumerate(row) if isinstance(value, str)]
+    texts = sorted({fold(value) for value in row if isinstance(value, str)}, key=len, reverse=True)
+    found, nearest = _look(row, places.holding(texts[0]) if texts else places.units)
+    if not found:  # nowhere whole: what comes nearest may lack the longest text
+        for text in texts[1:]:
+            others = places.holding(text)[:MOST_NEAR]
+            nearest = min(nearest, _look(row, others)[1], key=lambda near: len(near[0]))
+    return found, nearest
+
+
+def _look(row: Sequence[Any], units: Sequence[Unit]) -> tuple[Found, tuple[list[int], str]]:
+    """Which of the units hold the row, and what the nearest one lacks."""
+    found: Found = []
+    missing, near = list(range(len(row))), ""
     for unit in units:
-        if sum(text not in unit.text for _, text in texts) > max(0, len(missing) - 1):
-            continue  # it can be no nearer than what is known
         fields = [
             set() if value is None else {name for name, cell in unit.fields.items() if cell.holds(value)}
             for value in row
@@ -166,13 +207,18 @@ def _is_table(lines: Sequence[str]) -> bool:
 
 
 def _unit(where: str, fields: dict[str, str]) -> Unit:
-    cells = {name: _cell(text) for name, text in fields.items() if text.strip()}
-    return Unit(where, " | ".join(cell.text for cell in cells.values()), cells)
+    raw = {name: text for name, text in fields.items() if text.strip()}
+    return Unit(where, fold(_plain(" | ".join(raw.values()))), raw)
 
 
 def _cell(text: str) -> Cell:
-    plain = re.sub(r"[*`]+|(?<!\w)_+|_+(?!\w)", "", text)  # emphasis of Markdown
+    plain = _plain(text)
     return Cell(fold(plain), frozenset(_number(match.group()) for match in _NUMBER.finditer(plain)))
+
+
+def _plain(text: str) -> str:
+    """Text without the emphasis of Markdown."""
+    return re.sub(r"[*`]+|(?<!\w)_+|_+(?!\w)", "", text)
 
 
 def _number(text: str) -> float:

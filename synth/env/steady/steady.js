@@ -29,3 +29,20 @@ crypto.randomUUID = () => {
   raw[8] = (raw[8] & 63) | 128;
   return raw.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 };
+crypto.randomFillSync = (target, offset = 0, size) => {
+  const raw = new Uint8Array(target.buffer || target, target.byteOffset || 0, target.byteLength);
+  raw.set(bytes(size ?? raw.length - offset), offset);
+  return target;
+};
+crypto.randomInt = (...given) => {
+  const done = typeof given[given.length - 1] === "function" ? given.pop() : null;
+  const [low, high] = given.length > 1 ? given : [0, given[0]];
+  const drawn = low + Math.floor(Math.random() * (high - low));
+  return done ? process.nextTick(done, null, drawn) : drawn;
+};
+const fill = (target) => crypto.randomFillSync(target);
+crypto.getRandomValues = fill;
+for (const [name, value] of Object.entries({ getRandomValues: fill, randomUUID: crypto.randomUUID })) {
+  Object.defineProperty(crypto.webcrypto, name, { value, configurable: true, writable: true });
+}
+require("module").syncBuiltinESMExports();

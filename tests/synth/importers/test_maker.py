@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from synth.importers.known import KNOWN
 from synth.importers.maker import make
 from synth.importers.phrasing import order, values
 from synth.importers.readings import records
-from synth.importers.real import HELD_OUT, import_known, table
+from synth.importers.real import HELD_OUT, import_known, table, write_made
 from synth.importers.seeds import SEEDS, lay, real_rows
-from synth.types import Task, Tool, ToolCase
+from synth.types import Task, Tool, ToolCase, ToolStep
 
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="imported servers need bubblewrap")
 
@@ -63,6 +64,25 @@ def test_no_instruction_names_a_tool(notes, made):
         assert not [
             n for n in names if n in task.instruction or n.replace("_", " ") in task.instruction.lower()
         ]
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("kept", "wanted"),
+    [
+        (("add_note",), {"program: no table comes back whole": 1, "questions ran out": 1}),
+        (("get_note",), {"changes ran out": 1}),
+        (("list_notes",), {"changes ran out": 1}),
+    ],
+)
+def test_a_bundle_with_little_to_ask_about_ends_and_says_what_ran_out(notes, kept, wanted):
+    seen = []
+    with McpEnvServer(notes) as server:
+        server.tools = {name: tool for name, tool in server.tools.items() if name in kept}
+        made = make(server, 3, progress=lambda *step: seen.append(step))
+    assert set(wanted.items()) <= set(made.refused.items()), made.refused
+    assert seen[0] == (0, 3, "programs")
+    assert seen[-1] == (len(made.tasks), 3, "")
 
 
 # --- the parts ---------------------------------------------------------------------------------------
@@ -161,6 +181,33 @@ def test_a_server_that_is_not_installed_is_named_with_its_package(tmp_path):
     rows = import_known(tmp_path, tmp_path / "out", ["git"], 1, say=lambda _: None)
     assert "install mcp-server-git with pip" in rows["git"]["missing"]
     assert "mcp-server-git" in table(rows)
+
+
+def test_a_server_gets_a_state_of_each_theme_and_each_is_held_out_by_its_own_name(tmp_path):
+    def known(**more):
+        return import_known(tmp_path, tmp_path / "out", ["git"], 1, say=lambda _: None, **more)
+
+    rows = known(themes=["penguin_survey", "element_lab"], held_out=["git_element_lab"])
+    assert set(rows) == {"git_penguin_survey", "git_element_lab"}
+    assert set(known()) == {"git"}
+    kept = json.loads((tmp_path / "out" / "servers.json").read_text())
+    assert set(kept) == {"git", *rows}  # earlier calls stay
+    with pytest.raises(CallerError, match="no theme nothing"):
+        known(themes=["nothing"])
+    with pytest.raises(CallerError, match="--held-out git_film_rentals: not a known server"):
+        known(themes=["element_lab"], held_out=["git_film_rentals"])
+
+
+@needs_bubblewrap
+def test_tasks_come_with_their_calls_and_leave_no_trace_of_another_split(notes, made, tmp_path):
+    write_made(tmp_path, "notes", ("train", "heldout"), made.tasks)
+    write_made(tmp_path, "notes", ("heldout", "train"), made.tasks[:3])
+    assert [p.name for p in (tmp_path / "tasks").iterdir()] == ["notes.heldout.jsonl"]
+    lines = (tmp_path / "solutions" / "notes.heldout.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["task_id"] for line in lines] == [task.id for task in made.tasks[:3]]
+    first = json.loads(lines[0])
+    assert [ToolStep(**call) for call in first["calls"]] == list(made.tasks[0].chain)
+    assert first["answer"] == made.tasks[0].reference_answer
 
 
 def test_servers_to_measure_on_are_known_ones_and_leave_some_to_train_on(tmp_path):

@@ -1,4 +1,4 @@
-"""What the scripted endpoint says as judge of sentences and as linker of tools.
+"""What the scripted endpoint says as judge of sentences, as linker of tools and as namer of classes.
 
 The judge knows the cases that come along, and errs where a test tells it to (``ACCEPTS``: kinds of wrong
 cases that it takes for right). Its first word on most right answers quotes what does not stand there; told
@@ -41,3 +41,19 @@ def link_tools(user, turn, _seed):
     if turn == 0:
         links = [*links, {"source": "oracle", "target": targets[0], "parameter": "x"}]
     return {"links": links}
+
+
+def name_classes(user, turn, _seed):
+    """Names each class after its first two terms, under Games; at first one twice, under a free name."""
+    rows = [json.loads(line) for line in user.split("Classes:\n")[1].splitlines() if line.strip()]
+    named = [
+        {
+            "cluster": row["cluster"],
+            "second_level": " and ".join(row["terms"][:2]).title() + f" {row['cluster']}",
+            "first_level": "Games",
+        }
+        for row in rows
+    ]
+    if turn == 0:
+        named[0] |= {"second_level": named[-1]["second_level"], "first_level": "Fun"}
+    return {"classes": named}

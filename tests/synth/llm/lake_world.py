@@ -131,6 +131,7 @@ def mining(turn):
         [("search", {"query": "depth and area of lakes"})],
         [("browse", {"url": "file:lakes.csv"}), ("browse", {"url": "file:countries.md"})],
         [("python", {"code": "result = len(files['file:lakes.csv'].splitlines())"})],
+        [("shell", {"command": "cut -d, -f2 01-lakes.csv | sort | uniq -c | sort -rn"})],
         [("submit_table", COUNTRY_TABLE)],
         [("submit_table", planted)],
         [("submit_table", LAKE_TABLE)],

@@ -21,7 +21,7 @@ import lake_world as world
 
 from synth.author.settings import Settings
 
-VIEWS = ("judge", "link_tools")
+VIEWS = ("judge", "link_tools", "name_classes")
 KEY = "sk-test-0123456789abcdef"
 
 

@@ -1,6 +1,7 @@
 """The miner's browser: polite, bounded, and shut off from private addresses. Over a real local server."""
 
 import socket
+import sys
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,6 +90,29 @@ def test_a_page_comes_with_its_facts(site):
     assert browser(s).fetch(s.url("/data.csv")).kind == "text/csv"
     assert s.asked[0][0] == "/robots.txt"
     assert all(agent.startswith("agent-world") for _, _, agent in s.asked)
+
+
+ARTICLE = """<html><head><title>Lakes</title></head><body>
+<nav><ul><li><a href="/">Home</a></li><li><a href="/contact">Contact</a></li></ul></nav>
+<main><article><h1>Lakes of Sweden</h1>
+<p>Vänern is the largest lake of Sweden and the third largest of Europe. It is 106 metres deep.</p>
+<p>Vättern is the second largest lake of the country. It is 128 metres deep, and known to be clear.</p>
+<table><tr><th>Lake</th><th>Depth</th></tr><tr><td>Vänern</td><td>106</td></tr></table>
+</article></main><footer><p>Cookie settings. All rights reserved.</p></footer></body></html>"""
+
+
+def test_a_reader_gets_the_article_and_tracing_the_whole_page(site, monkeypatch):
+    pytest.importorskip("trafilatura", reason="the extra 'web' is not installed")
+    s = site({"/a": (200, "text/html; charset=utf-8", ARTICLE)})
+    page = browser(s).fetch(s.url("/a"))
+    main = page.main()
+    assert "third largest of Europe" in main
+    assert "Vänern | 106" in main, "tables are kept"
+    assert "Contact" not in main
+    assert "Cookie" not in main
+    assert "Contact" in page.readable()
+    monkeypatch.setitem(sys.modules, "trafilatura", None)
+    assert page.main() == page.readable(), "without the extra"
 
 
 def test_robots_are_respected_also_after_a_redirect(site):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import threading
 
 import pytest
@@ -10,7 +11,9 @@ from scripted_llm import settings_for
 
 from synth.author import make_author
 from synth.author.asking import Mend, Unusable, ask
-from synth.author.llm import LLM, Refused
+from synth.author.base import World
+from synth.author.llm import LLM, Refused, TooLong
+from synth.author.online.tasks import write_program
 from synth.author.settings import Settings
 from synth.author.store import BudgetExceeded
 from synth.errors import CallerError, InfrastructureError
@@ -196,6 +199,15 @@ def test_who_declines_is_asked_once_more(made):
     _, llm = made(("content_filter", ""), repairs=0)
     with pytest.raises(Refused):
         asked(llm, sample=7)
+
+
+def test_a_task_whose_prompt_is_too_long_is_given_up_and_the_next_one_is_tried(made):
+    told = "This model's maximum context length is 64 tokens, and your prompt has 900 tokens."
+    server, llm = made((400, told))
+    with pytest.raises(TooLong, match="longer than the model takes"):
+        llm.complete(HELLO, **WHERE)
+    assert write_program(llm, World({}, {}, {}), None, random.Random(0)) is None
+    assert len(server.requests) == 2, "nothing was sent again"
 
 
 # --- settings -------------------------------------------------------------------------------------

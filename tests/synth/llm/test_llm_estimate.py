@@ -1,7 +1,11 @@
 """The estimate sends nothing, grows with what is asked, and learns from what was spent."""
 
-from scripted_llm import settings_for
+import json
 
+from scripted_llm import settings_for
+from typer.testing import CliRunner
+
+from arena.cli import app
 from synth.author.estimate import estimate
 from synth.author.store import Budget, Store
 
@@ -23,3 +27,31 @@ def test_real_exchanges_replace_the_guess(server, tmp_path):
     store.keep("k", {}, (7, 3, 0.0))
     line = estimate(settings, themes=1, tasks=2)[0]
     assert (line.prompt, line.tokens_in, line.tokens_out, line.usd) == ("mine", 84, 36, None)
+
+
+def agent_world(*words):
+    done = CliRunner().invoke(app, [str(w) for w in words], standalone_mode=False)
+    assert done.exception is None, done.exception
+    return done.return_value, done.stdout
+
+
+def test_the_command_shows_the_ledger_and_a_dry_run_and_says_when_the_budget_is_too_small(server, tmp_path):
+    path = tmp_path / "llm.toml"
+    lines = ['model = "m"', f'api_base = "{server.url}"', "usd_per_million = [1.0, 4.0]", "budget_usd = 0.5"]
+    path.write_text("\n".join(lines))
+    store = Store(tmp_path / "llm")
+    store.reserve("k", "tools", "tool_code", {}, (1, 1, 0.0), Budget())
+    store.keep("k", {}, (700, 300, 0.25))
+    code, text = agent_world("costs", "--llm", path)
+    assert code == 0
+    assert "tool_code" in text
+    assert "spent: $0.2500, 1,000 tokens; budget: $0.5" in text
+    code, text = agent_world("costs", "--llm", path, "--themes", 40, "--tasks", 20, "--json")
+    told = json.loads(text.splitlines()[-1])
+    assert (code, told["met"], told["spent_usd"]) == (1, False, 0.25)
+    assert told["estimate"][-1]["usd"] > 0.25
+    code, text = agent_world("costs", "--llm", path, "--themes", 40)
+    assert code == 1
+    assert "nothing was sent" in text
+    assert "exceeds the $0.25 that are left" in text
+    assert server.seen.total() == 0

@@ -13,7 +13,7 @@ from synth.errors import CallerError
 def test_every_role_has_its_prompt():
     assert set(prompting.names()) == {
         *("mine", "enrich", "tool_design", "tool_code", "word_chain", "write_program", "solve", "mend"),
-        *("diagnose", "judge", "link_tools"),
+        *("diagnose", "judge", "link_tools", "name_classes"),
     }
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from synth.author.asking import Mend
 from synth.author.base import Executed, World
+from synth.author.library import FolderCorpus
 from synth.author.online import enrich, tasks, toolsmith
 from synth.author.online.intake import take
 from synth.author.online.scratch import run_python
-from synth.author.web import FolderCorpus
 from synth.complexify import coverage, depth, gaps
 from synth.told import says_value
 from synth.types import Database, ToolStep

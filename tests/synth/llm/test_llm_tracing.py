@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synth.author.library import FolderCorpus, Library
 from synth.author.online.tracing import trace
-from synth.author.web import Document, FolderCorpus, NotFound, html_text
+from synth.author.web import Document, NotFound, html_text
 from synth.errors import CallerError
 
 COLUMNS = ["name", "country", "kind", "depth_m", "area_km2"]
@@ -95,7 +96,7 @@ def test_what_does_not_stand_together_is_refused(text, row):
 
 
 def test_search_finds_the_file_that_speaks_of_it(tmp_path):
-    corpus = FolderCorpus(world.write_corpus(tmp_path))
+    corpus = Library([FolderCorpus(world.write_corpus(tmp_path))])
     assert corpus.search("depth of glacial lakes")[0].url == "file:lakes.csv"
     assert corpus.search("population continent")[0].url == "file:countries.md"
     assert corpus.search("fishing office")[0].url == "file:about.html"
