@@ -179,7 +179,7 @@ def assert_same(run: Run, other: Run) -> None:
     assert_near(run, other)
 
 
-def assert_near(run: Run, other: Run) -> None:
+def assert_near(run: Run, other: Run, weights: float = 1e-5) -> None:
     """Losses, weights, and the first tokens that were sampled, with their log-probabilities."""
     ours, theirs = (
         [Trajectory.from_json(line) for line in each.trajectories()[FIRST].decode().splitlines()]
@@ -191,7 +191,7 @@ def assert_near(run: Run, other: Run) -> None:
     losses = ("policy_loss", "loss", "grad_norm", "kl", "reward")
     np.testing.assert_allclose(run.curve(*losses), other.curve(*losses), atol=1e-5)
     for a, b in zip(run.params(), other.params(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_allclose(a, b, atol=weights)
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_four_devices_can_sample_together(home, alone):
     """Cut over a tensor axis the sampler adds in another order: equal but for rounding."""
     run = Run(home, "tensor", 12, rollout="tensor=4")
     run.finish(1)
-    assert_near(alone, run)
+    assert_near(alone, run, weights=1e-4)  # AdamW magnifies the last digits of small gradients
 
 
 @pytest.mark.slow
