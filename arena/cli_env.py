@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from arena.cli_options import Seed
-
-if TYPE_CHECKING:
-    pass
 
 
 class Transport(StrEnum):

@@ -13,8 +13,7 @@ from pathlib import Path
 from arena.commands import bar
 from arena.folder import RunFolder
 from arena.measure import load_policy
-from arena.sample import assert_held_out, split_environments
-from arena.training import config_of
+from arena.training import bundles_to_train_on, config_of
 from arena.warmup import solved_examples
 from beam_jobs.mirror import Mirror, mirrored
 from rl.pool import EnvPool
@@ -64,12 +63,8 @@ def _sft(
     """:func:`run_sft` in a local folder."""
     run = RunFolder(here.root)
     tasks = run.tasks(tag)
-    manifests = run.manifests()
-    split = split_environments(manifests, config.seed)
-    assert_held_out(split.train, split.arena, [], tasks.values())
+    bundles = bundles_to_train_on(run, tasks.values(), config.seed)
     policy = load_policy(policy_folder)
-    used = {task.env_id for task in tasks.values()}
-    bundles = {m.env_id: run.root / "bundles" / m.env_id for m in manifests if m.env_id in used}
     with EnvPool(bundles) as pool, bar("replaying") as progress:
         found = solved_examples(run.root, tag, tasks, pool, policy.template, progress)
     if not found:

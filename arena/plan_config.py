@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -79,7 +78,7 @@ class PlanConfig(Section):
 
     @property
     def chips(self) -> int:
-        return math.prod(self.mesh.model_dump().values())
+        return self.mesh.size
 
     def rollout_axes(self) -> dict[str, int]:
         """The mesh of prefill and decode."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from rl.pool import EnvPool
 from rl.trackers import Tracker
 from rl.train import GRPOConfig, train_grpo
 from synth.errors import CallerError
+from synth.types import Task
 
 C = TypeVar("C", bound=Config)
 
@@ -114,6 +115,19 @@ def read_place(mesh: str | None, rollout: str | None = None) -> tuple[Place, dic
     return place, how | {"mesh": place.mesh}
 
 
+def bundles_to_train_on(run: RunFolder, tasks: Collection[Task], seed: int) -> dict[str, Path]:
+    """The folders of these tasks' environments.
+
+    Raises:
+        CallerError: one of them is measured.
+    """
+    manifests = run.manifests()
+    split = split_environments(manifests, seed)
+    assert_held_out(split.train, split.arena, [], tasks)
+    used = {task.env_id for task in tasks}
+    return {m.env_id: run.root / "bundles" / m.env_id for m in manifests if m.env_id in used}
+
+
 def _train(
     here: Mirror,
     config: GRPOConfig,
@@ -131,13 +145,9 @@ def _train(
     tasks = list(run.tasks(tag).values())
     if not tasks:
         raise CallerError(f"{root}: no tasks tagged {tag}; run 'agent-world tasks {root} --tag {tag}' first")
-    manifests = run.manifests()
-    split = split_environments(manifests, config.seed)
-    assert_held_out(split.train, split.arena, [], tasks)
+    bundles = bundles_to_train_on(run, tasks, config.seed)
     policy = load_policy(policy_folder, **how)
     folder = run.root / "train" / name
-    used = {task.env_id for task in tasks}
-    bundles = {m.env_id: run.root / "bundles" / m.env_id for m in manifests if m.env_id in used}
     rewards: list[float] = []
     with EnvPool(bundles) as pool, bar("steps") as progress:
 

@@ -305,7 +305,6 @@ def _classes(tasks: Sequence[Task], pool: EnvPool) -> dict[str, str]:
 def _engine(config: GRPOConfig, policy: Policy, place: Place) -> Engine:
     # where a program spans devices one thread starts all of them: two would wait for each other's collectives
     together = place.rollout is not None and place.rollout.size > 1
-    shard: dict[str, Any] = {"shard": config.slots} if together else {}
     return Engine(
         policy.config,
         policy.params,
@@ -313,7 +312,7 @@ def _engine(config: GRPOConfig, policy: Policy, place: Place) -> Engine:
         max_len=config.limits.max_len,
         eos_id=policy.tokenizer.eos_id,
         version=policy.version,
-        **shard,
+        shard=config.slots if together else None,
     )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from model.config import ModelConfig
+from model.tokens import train_tokenizer
+from rl.policy import Policy
 from synth.types import (
     Check,
     Criterion,
@@ -21,6 +25,17 @@ from synth.types import (
 
 FIND = ToolStep(tool="find_airport", arguments={"city": "Praya"})
 BOOK = ToolStep(tool="book_slot", arguments={"airport": "LOP", "hours": 2})
+
+
+def save_tiny_policy(folder: Path, words: str) -> Path:
+    """A random policy of a few thousand parameters, whose tokenizer knows ``words``."""
+    texts = [f'{{"answer": {n}}} {words} <tools>' for n in range(50)]
+    tokenizer = train_tokenizer(texts, 512, folder)
+    config = ModelConfig(
+        vocab_size=512, d_model=32, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=16, d_ff=32, max_len=1024
+    )
+    Policy.fresh(config, tokenizer, seed=0).save(folder)
+    return folder
 
 
 def task(

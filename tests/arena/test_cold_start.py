@@ -3,15 +3,13 @@
 import json
 
 import pytest
+from arena_samples import save_tiny_policy
 from arena_samples import task as make_task
 from fixtures.make import library, parking
 
 from arena.cold_start import run_sft
 from arena.folder import write_records, write_text
 from arena.training import read_config, run_train
-from model.config import ModelConfig
-from model.tokens import train_tokenizer
-from rl.policy import Policy
 from synth.env.bundle import write_bundle
 from synth.errors import CallerError
 from synth.types import ToolStep
@@ -19,14 +17,7 @@ from synth.types import ToolStep
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    texts = [f'{{"answer": {n}}} {{"name": "search_books", "arguments": {{}}}} <tools>' for n in range(50)]
-    tokenizer = train_tokenizer(texts, 512, folder)
-    config = ModelConfig(
-        vocab_size=512, d_model=32, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=16, d_ff=32, max_len=1024
-    )
-    Policy.fresh(config, tokenizer, seed=0).save(folder)
-    return folder
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"), '{"name": "search_books", "arguments": {}}')
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from arena_samples import save_tiny_policy
 from arena_samples import task as make_task
 from fixtures.make import library, parking
 
@@ -11,9 +12,6 @@ from arena.evolve import read_requests
 from arena.folder import RunFolder, write_records
 from arena.measure import run_arena
 from arena.training import read_config, run_train
-from model.config import ModelConfig
-from model.tokens import train_tokenizer
-from rl.policy import Policy
 from rl.rollout import RolloutLimits
 from synth.env.bundle import write_bundle
 from synth.errors import CallerError
@@ -24,14 +22,7 @@ LIMITS = RolloutLimits(max_turns=2, max_new_per_turn=8, max_len=1024)
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    texts = [f'{{"answer": {n}}} Lend a book to a member. <tools>' for n in range(50)]
-    tokenizer = train_tokenizer(texts, 512, folder)
-    config = ModelConfig(
-        vocab_size=512, d_model=32, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=16, d_ff=32, max_len=1024
-    )
-    Policy.fresh(config, tokenizer, seed=0).save(folder)
-    return folder
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"), "Lend a book to a member.")
 
 
 @pytest.fixture

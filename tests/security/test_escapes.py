@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.make import extra_tool, library, with_tools
+from fixtures.processes import descendants
 
 from synth.env import sandbox
 from synth.env.bundle import read_bundle, write_bundle
@@ -113,25 +114,6 @@ def root_of(server: EnvServer) -> int:
     process = (provider._zygote if isinstance(provider, Nest) else server._zygote)._process
     assert process is not None
     return process.pid
-
-
-def descendants(pid: int) -> set[int]:
-    """Living processes below ``pid``, from /proc."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents[int(entry)] = int(fields[1])
-    found = {pid}
-    while True:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        if not more:
-            return found - {pid}
-        found |= more
 
 
 def eventually(condition, seconds: float = 5.0) -> bool:
@@ -761,7 +743,7 @@ def test_the_code_of_a_verifier_is_confined_too(provider, bundle, tmp_path):
 HOST = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from test_escapes import descendants
+from fixtures.processes import descendants
 from synth.env.episode import EnvServer
 from synth.env.sandbox import provider
 server = EnvServer(sys.argv[2], provider=provider(sys.argv[3]))

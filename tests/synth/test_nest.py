@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fixtures.make import extra_tool, library, with_tools, write_library, write_parking
+from fixtures.processes import descendants, living
 
 from synth.env import sandbox
 from synth.env.bundle import write_bundle
@@ -50,34 +50,10 @@ def nest(provider):
         yield nest
 
 
-def alive() -> set[int]:
-    """Process ids that aren't those of zombies."""
-    return {pid for pid, (_, state) in _table().items() if state != "Z"}
-
-
-def descendants(nest: Nest) -> set[int]:
+def processes_of(nest: Nest) -> set[int]:
     """The nest's process and all below it."""
     assert nest._zygote._process is not None
-    found, table = {nest._zygote._process.pid}, _table()
-    for _ in range(len(table)):
-        more = {pid for pid, (parent, _) in table.items() if parent in found} - found
-        if not more:
-            break
-        found |= more
-    return found
-
-
-def _table() -> dict[int, tuple[int, str]]:
-    """Process id -> (parent, state)."""
-    table = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            table[int(entry.name)] = (int(fields[1]), fields[0])
-    return table
+    return {nest._zygote._process.pid} | descendants(nest._zygote._process.pid)
 
 
 def played(server) -> list:
@@ -124,7 +100,7 @@ def test_a_nest_that_is_gone_says_so(provider, tmp_path):
     bundle = write_library(tmp_path)
     nest = Nest(provider)
     with EnvServer(bundle, provider=nest) as server:
-        for pid in descendants(nest):
+        for pid in processes_of(nest):
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(InfrastructureError, match=r"gone|did not start"):
             EnvServer(bundle, provider=nest)
@@ -135,9 +111,9 @@ def test_a_nest_that_is_gone_says_so(provider, tmp_path):
 def test_nothing_is_left_when_a_nest_closes(provider, tmp_path):
     bundle = write_library(tmp_path)
     with Nest(provider) as nest, EnvServer(bundle, provider=nest) as server, server.open(seed=1):
-        there = set(descendants(nest))
+        there = processes_of(nest)
         assert len(there) >= 3
     deadline = time.monotonic() + 30
-    while there & alive() and time.monotonic() < deadline:
+    while there & living().keys() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not there & alive()
+    assert not there & living().keys()
