@@ -181,7 +181,8 @@ def train(
         typer.Option(help="One of several processes: auto (TPU slice), or ADDRESS:PORT,COUNT,INDEX."),
     ] = None,
     rollout: Annotated[
-        str | None, typer.Option(help="Devices beside the mesh that only sample: tensor=4, or data=1.")
+        str | None,
+        typer.Option(help="Devices of each process that sample together, beside the mesh or all: tensor=4."),
     ] = None,
     tracker: Annotated[
         Tracker | None, typer.Option(help="Show the metrics there too; needs the extra of that name.")
@@ -218,6 +219,9 @@ def arena(
     count: Annotated[int | None, typer.Option(min=1, help="Measure only so many of the tasks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes a task.")] = 4,
     config: Annotated[Path | None, typer.Option(help="A training's TOML file, for its [limits].")] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="Cut the weights over devices of this machine: tensor=4.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> int:
@@ -235,7 +239,7 @@ def arena(
     from arena.training import read_config
 
     limits = read_config(config, None, None).limits if config else None
-    return run_arena(run, policy, tag, name, count, samples, seed, json, limits)
+    return run_arena(run, policy, tag, name, count, samples, seed, json, limits, mesh)
 
 
 @app.command()

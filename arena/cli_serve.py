@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,11 @@ from typing import Annotated
 import typer
 
 KEY = "AGENT_WORLD_API_KEY"
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
 
 
 def serve(
@@ -30,6 +36,10 @@ def serve(
     adapter: Annotated[
         Path | None, typer.Option(help="A LoRA adapter's folder, merged into the weights.")
     ] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="Cut the weights over devices of this machine: tensor=4.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and products.")] = Dtype.float32,
     compile_cache: Annotated[
         Path | None, typer.Option(help="A folder for compiled programs: the next start is quicker.")
     ] = None,
@@ -49,9 +59,11 @@ def serve(
       agent-world serve RUN/train/grpo/policy --port 8001 --name mine
       AGENT_WORLD_API_KEY=... agent-world serve POLICY --host 0.0.0.0
       agent-world serve POLICY --grpc --port 9000
+      agent-world serve POLICY --mesh tensor=4 --dtype bfloat16
     """
     from arena.measure import BASE
     from beam_jobs.mirror import fetched
+    from rl.place import local_mesh
     from synth.errors import CallerError
 
     try:
@@ -65,7 +77,9 @@ def serve(
     key = os.environ.get(KEY) or None
     with fetched(policy or BASE) as folder:
         try:
-            engine = open_engine(folder, slots=slots, max_len=max_len, adapter=adapter)
+            how = {"dtype": dtype.value, "compute_dtype": dtype.value, "adapter": adapter}
+            cut = None if mesh is None else local_mesh(mesh)
+            engine = open_engine(folder, slots=slots, max_len=max_len, mesh=cut, **how)
             socket = None if grpc else listen(host, port)
         except (OSError, ValueError) as err:
             raise CallerError(f"serve {folder}: {err}") from None

@@ -17,6 +17,7 @@ from arena.report import summary_table, write_report
 from arena.sample import assert_held_out, choose_tasks, split_environments
 from beam_jobs.mirror import Mirror, fetched, mirrored
 from model.engine import Engine
+from rl.place import local_mesh
 from rl.policy import Policy
 from rl.pool import EnvPool
 from rl.rollout import RolloutLimits
@@ -50,6 +51,7 @@ def run_arena(
     seed: int = 0,
     as_json: bool = False,
     limits: RolloutLimits | None = None,
+    mesh: str | None = None,
 ) -> int:
     """Measure a policy on the tasks of one tag, save the round, and print the table of all rounds.
 
@@ -58,12 +60,13 @@ def run_arena(
         name: of the round; by default "round N".
         count: measure this many tasks, spread over environments and patterns; None measures all.
         samples: episodes a task.
+        mesh: cut the weights over devices of this machine (``tensor=4``).
 
     Raises:
         CallerError: no tasks of that tag, or a task is not held out.
     """
     with mirrored(root, REPORT_READS, write=("arena/*", "report.html")) as here:
-        return _arena(here, policy_folder, tag, name, count, samples, seed, as_json, limits)
+        return _arena(here, policy_folder, tag, name, count, samples, seed, as_json, limits, mesh)
 
 
 def _arena(
@@ -76,6 +79,7 @@ def _arena(
     seed: int,
     as_json: bool,
     limits: RolloutLimits | None,
+    mesh: str | None,
 ) -> int:
     """:func:`run_arena` in a local folder."""
     root = here.root
@@ -92,7 +96,7 @@ def _arena(
     chosen = choose_tasks(tasks, count or len(tasks), seed)
     number = len(run.rounds())
     stage = run.round(number, name or f"round {number}")
-    policy = load_policy(policy_folder)
+    policy = load_policy(policy_folder, mesh=None if mesh is None else local_mesh(mesh))
     engine = Engine(
         policy.config,
         policy.params,

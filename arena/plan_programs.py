@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from arena.plan_config import PlanConfig
 from model import decoding
 from model.config import ModelConfig
+from model.kvcache import AXES as CACHE_AXES
 from model.kvcache import init_cache
 from model.sharding import on_mesh, param_shardings, place
 from model.transformer import abstract_params, make_graphdef
@@ -133,9 +134,7 @@ class Programs:
             partial(init_cache, self.config.rollout_model(), rollout.slots, rollout.max_len)
         )
         return jax.tree.map(
-            lambda x: Shape(
-                x.shape, x.dtype, sharding=place(self.rollout_mesh, ("batch", "heads", None, None), x.shape)
-            ),
+            lambda x: Shape(x.shape, x.dtype, sharding=place(self.rollout_mesh, CACHE_AXES, x.shape)),
             shapes,
         )
 

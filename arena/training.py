@@ -7,17 +7,20 @@ Goes to: ``RUN/train/<name>/`` (see :mod:`rl.train`), from where a killed traini
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 from pydantic import ValidationError
 
 from arena.commands import bar
 from arena.folder import RunFolder, read_text
 from arena.measure import load_policy
+from arena.plan_config import PlanConfig
 from arena.plan_config import read_config as read_plan
 from arena.sample import assert_held_out, split_environments
 from beam_jobs.mirror import Mirror, mirrored
@@ -82,7 +85,7 @@ def run_train(
         name: of the folder below ``RUN/train``.
         mesh: axes (``fsdp=4,tensor=2``), or a plan's config, whose mesh and way to run the model are taken.
         processes: as in :func:`rl.place.join`.
-        rollout: axes of the devices beside the mesh that sample (``tensor=4``).
+        rollout: axes of the devices of each process that sample (``tensor=4``), see :class:`rl.place.Place`.
         tracker: shows the metrics, too (:mod:`rl.trackers`).
 
     Raises:
@@ -110,9 +113,16 @@ def read_place(mesh: str | None, rollout: str | None = None) -> tuple[Place, dic
         place = Place(MeshAxes.parse(mesh), sampling)
         return place, {"mesh": place.mesh}
     plan = read_plan(Path(mesh))
-    place, model = Place(plan.mesh, sampling), plan.train_model()
+    place, model = Place(plan.mesh, sampling or sampling_in(plan)), plan.train_model()
     how = {name: getattr(model, name) for name in ("compute_dtype", "scan_layers", "remat", "vocab_chunks")}
     return place, how | {"mesh": place.mesh}
+
+
+def sampling_in(plan: PlanConfig) -> MeshAxes:
+    """The plan's cut of the weights that sample, as far as the devices of one process go: they take turns."""
+    devices = jax.local_device_count()
+    tensor = math.gcd(plan.rollout.tensor, devices)
+    return MeshAxes(data=devices // tensor, tensor=tensor)  # pyright: ignore[reportCallIssue]
 
 
 def bundles_to_train_on(run: RunFolder, tasks: Collection[Task], seed: int) -> dict[str, Path]:

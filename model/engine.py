@@ -81,9 +81,10 @@ class Engine:
         slots: sequences at a time; a multiple of ``shard`` or less than it.
         max_len: tokens a slot can hold.
         eos_id: the token that ends a turn.
-        shard: slots that decode together; None: at most :data:`SHARD`, and for weights that fit into a CPU's
+        shard: slots that decode together. None: at most :data:`SHARD`, and for weights that fit into a CPU's
             caches two shards at least, which keep two cores busy (ours, measured, 32 slots x 64 tokens: 3.3M
-            parameters 86 ms as two shards, 134 as one; 135M 3.7 s and 3.4 s).
+            parameters 86 ms as two shards, 134 as one; 135M 3.7 s and 3.4 s). All, where the weights are
+            cut over devices: one thread must start those programs, two would wait for each other's exchanges.
         version: stamped policy version of ``params``.
         tokenizer: for :meth:`build_tokenizer`; only a JetStream server needs it.
         sampling, seed: how :meth:`generate` draws; each sequence that is inserted has a stream of its own.
@@ -106,12 +107,10 @@ class Engine:
         seed: int = 0,
         steps: int = 1,
     ):
-        self.config, self.params, self.version = config, params, version
+        self.config, self.version = config, version
+        self.params: Any = params
         self.slots, self.max_len, self.eos_id = slots, max_len, eos_id
-        if shard is None:
-            halved = config.parameters <= SMALL and slots % 2 == 0
-            shard = min(SHARD, slots // 2) if halved and slots <= 2 * SHARD else SHARD
-        self.shard = min(shard, slots)
+        self.shard = min(shard or self._usual_shard(), slots)
         if slots % self.shard:
             raise ValueError(f"slots={slots} is no multiple of shard={self.shard}")
         if not 1 <= steps <= STEPS:
@@ -131,6 +130,14 @@ class Engine:
         :class:`model.driver.Driver` keeps or makes them anew by choice.
         """
         self.params, self.version = params, version
+
+    def release(self) -> None:
+        """Give the memory of weights and free caches back, for a trainer on the same devices.
+
+        :meth:`update_weights` wakes the engine up.
+        """
+        self.params = None
+        self._spare.clear()
 
     # --- prefill ---
 
@@ -228,10 +235,23 @@ class Engine:
         if self._spare:
             return self._spare.pop()
         shards = [
-            Shard(init_cache(self.config, self.shard, self.max_len), free_rows(self.shard))
+            Shard(init_cache(self.config, self.shard, self.max_len, self._cut_over), free_rows(self.shard))
             for _ in range(self.slots // self.shard)
         ]
         return DecodeState(tuple(shards))
+
+    def _usual_shard(self) -> int:
+        if self.params is not None and self._cut_over is not None and self._cut_over.size > 1:
+            return self.slots
+        if self.config.parameters <= SMALL and self.slots <= 2 * SHARD and self.slots % 2 == 0:
+            return self.slots // 2
+        return next(n for n in range(min(SHARD, self.slots), 0, -1) if self.slots % n == 0)
+
+    @property
+    def _cut_over(self) -> jax.sharding.Mesh | None:
+        """The mesh over which the weights are cut, and so the caches."""
+        where = jax.tree.leaves(self.params)[0].sharding
+        return where.mesh if isinstance(where, jax.sharding.NamedSharding) else None  # pyright: ignore[reportReturnType]
 
     def recycle(self, state: DecodeState) -> None:
         """Give back a state that nobody uses any more; :meth:`init_decode_state` takes its memory."""

@@ -15,9 +15,11 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from model.config import ModelConfig
+from model.sharding import place
 
 
 class LayerCache(NamedTuple):
@@ -40,15 +42,20 @@ class LayerCache(NamedTuple):
 Cache = tuple[LayerCache, ...]
 
 
-def init_cache(config: ModelConfig, slots: int, length: int) -> Cache:
-    """An empty cache of ``slots`` sequences of at most ``length`` tokens."""
+AXES = ("batch", "heads", None, None)  # logical axes of keys and values, see :mod:`model.sharding`
+
+
+def init_cache(config: ModelConfig, slots: int, length: int, mesh: Mesh | None = None) -> Cache:
+    """An empty cache of ``slots`` sequences of at most ``length`` tokens, cut over a mesh as weights are."""
     K, h = config.n_kv_heads, config.head_dim
 
-    def layer() -> LayerCache:
-        k, v = (slots, K, h, length), (slots, K, length, h)
-        return LayerCache(jnp.zeros(k, config.dtype), jnp.zeros(v, config.dtype))
+    def empty(*shape: int) -> Array:
+        device = None if mesh is None else place(mesh, AXES, shape)
+        return jnp.zeros(shape, config.dtype, device=device)
 
-    return tuple(layer() for _ in range(config.n_layers))
+    return tuple(
+        LayerCache(empty(slots, K, h, length), empty(slots, K, length, h)) for _ in range(config.n_layers)
+    )
 
 
 def take_slot(cache: Cache, slot: Int[Array, ""]) -> Cache:

@@ -7,9 +7,10 @@ In: the axes of a mesh, such as ``[mesh]`` of a file in ``tpu_configs/``, and th
     batches                       rows over data and fsdp, as many on each device; time over sequence
     episodes                      each process samples its share of the groups, with a copy of the weights on
                                   its first device; then all of them exchange what they sampled
-    a rollout slice               of one process: devices beside the mesh that only sample. Weights are copied
-                                  there, device to device, before each step (cut by the same table), so
-                                  sampling in flight and training have no device in common
+    a rollout slice               devices of a process that sample together, a copy of the weights cut over
+                                  them (rl/copies.py). Beside the mesh they only sample, so that sampling in
+                                  flight and training have none in common; or all devices of the process
+                                  train and sample in turn, and forget the copy in between
     files                         process 0 alone writes the run folder; checkpoints are written by all, each
                                   process the parts of its devices, so the folder must be shared
     the end                       a killed process takes the others with it, and the same commands go on
@@ -32,10 +33,11 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pydantic import Field
 
 from model.sharding import RULES, make_mesh, shard_params
+from rl.copies import Copies
 from rl.faults import Preempted, Preemption
 from rl.optimizer import Config, Params
 from synth.errors import CallerError, InfrastructureError
@@ -81,6 +83,18 @@ class MeshAxes(Config):
         return cls(**{name: int(n) for name, _, n in parts})
 
 
+def local_mesh(text: str) -> Mesh:
+    """A mesh over the first devices of this process, from :meth:`MeshAxes.parse`'s words.
+
+    Raises:
+        CallerError: other words, or more devices than there are.
+    """
+    axes, devices = MeshAxes.parse(text), jax.local_devices()
+    if axes.size > len(devices):
+        raise CallerError(f"mesh {axes.words} is {axes.size} devices, this machine has {len(devices)}")
+    return make_mesh(devices[: axes.size], **axes.axes())
+
+
 class Unwritten:
     """Metrics of a process that doesn't write, see :class:`rl.metrics.Metrics`."""
 
@@ -100,10 +114,13 @@ class Place:
 
     Args:
         axes: of the mesh; None for one device of one process.
-        rollout: of the devices after those of the mesh, which sample; None samples on the mesh's first.
+        rollout: of the devices that sample in each process: those after its part of the mesh, or all that it
+            has where the mesh takes all. None samples on the first.
+
+    :attr:`shared` says that the same devices train and sample.
 
     Raises:
-        CallerError: the axes don't make up the devices there are, or a rollout slice of several processes.
+        CallerError: the axes don't make up the devices there are.
     """
 
     def __init__(self, axes: MeshAxes | None = None, rollout: MeshAxes | None = None):
@@ -112,19 +129,34 @@ class Place:
             raise CallerError(
                 f"{self.processes} processes need a mesh over their {jax.device_count()} devices"
             )
-        if rollout is not None and self.processes > 1:
-            raise CallerError("a rollout slice works in one process; leave it out, or start one process")
         if rollout is not None and axes is None:
             axes = MeshAxes.parse("fsdp=1")
-        asked = sum(each.size for each in (axes, rollout) if each is not None)
-        if axes is not None and asked != jax.device_count():
-            sizes = " and ".join(each.words for each in (axes, rollout) if each is not None)
-            raise CallerError(f"mesh {sizes} is {asked} devices, this run has {jax.device_count()}")
-        devices = jax.devices()
-        self.mesh = None if axes is None else make_mesh(devices[: axes.size], **axes.axes())
-        self.rollout = (
-            None if axes is None or rollout is None else make_mesh(devices[axes.size :], **rollout.axes())
-        )
+        devices = [[d for d in jax.devices() if d.process_index == n] for n in range(self.processes)]
+        own = devices[self.index]
+        self.shared = rollout is not None and axes is not None and self._takes_all(axes, rollout)
+        beside = 0 if rollout is None or self.shared else rollout.size
+        if axes is not None:
+            self._check(axes, beside, rollout)
+        part = 0 if axes is None else axes.size // self.processes  # of the mesh, in each process
+        trainers = [each[:part] for each in devices]
+        self.mesh = None if axes is None else make_mesh([d for each in trainers for d in each], **axes.axes())
+        self.rollout = self._copies = None
+        if rollout is not None:
+            self.rollout = make_mesh(own if self.shared else own[part:], **rollout.axes())
+            cut = rollout.axes() if self.shared else {"fsdp": part}
+            self._copies = Copies(trainers, self.index, cut, self.rollout)
+
+    def _takes_all(self, axes: MeshAxes, rollout: MeshAxes) -> bool:
+        """Whether both the mesh and the slice are all devices there are."""
+        return axes.size == jax.device_count() and rollout.size == jax.local_device_count()
+
+    def _check(self, axes: MeshAxes, beside: int, rollout: MeshAxes | None) -> None:
+        count, asked = jax.device_count(), axes.size + beside * self.processes
+        if asked == count and axes.size % self.processes == 0:
+            return
+        each = f" in each of {self.processes} processes" if self.processes > 1 else ""
+        sampling = f" and {rollout.words}{each}" if rollout else ""
+        raise CallerError(f"mesh {axes.words}{sampling} is {asked} devices, this run has {count}")
 
     @property
     def first(self) -> bool:
@@ -146,12 +178,15 @@ class Place:
         parts = math.prod(self.mesh.shape[axis] for axis in RULES["batch"] if axis in self.mesh.shape)
         return -(-wanted // parts) * parts
 
-    def to_sampler(self, params: Params) -> Params:
+    def to_sampler(self, params: Params, dtype: Any) -> Params:
         """Parameters where this process samples: on the rollout slice, or all on its first device.
 
         To be called by all processes, and by the thread that trains (it runs a program on the mesh).
+
+        Args:
+            dtype: of the model's products; a slice gets the weights in it.
         """
-        return self.whole(params) if self.rollout is None else shard_params(self.rollout, params)
+        return self.whole(params) if self._copies is None else self._copies.make(params, dtype)
 
     def whole(self, params: Params) -> Params:
         """All of them on this process's first device; to be called by all processes."""

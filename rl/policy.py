@@ -56,11 +56,17 @@ class Policy:
     def with_params(self, params: Any, version: int) -> Policy:
         return dataclasses.replace(self, params=params, version=version)
 
-    def score(self, params: Any, batch: Batch) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
+    def score(
+        self, params: Any, batch: Batch, branches: bool = True
+    ) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
         """Log-probability of each target and entropy of its distribution; differentiable, jit it.
 
         It is the forward that the engine decodes with (rule 3), at temperature 1.
+
+        Args:
+            branches: whether prompts may be shared in this batch; without, splash attention can be used.
         """
         model = nnx.merge(self.graphdef, params)
-        hidden = model(batch.tokens, batch.positions, batch.segment_ids, branch_ids_BT=batch.branch_ids)
+        branch_ids = batch.branch_ids if branches else None
+        hidden = model(batch.tokens, batch.positions, batch.segment_ids, branch_ids_BT=branch_ids)
         return model.score(hidden, batch.targets)

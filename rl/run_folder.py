@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from model.checkpoint import Checkpoints
 from rl.groups import Group
 from rl.metrics import write_atomically
 from rl.optimizer import Config, TrainState
-from rl.policy import Policy
 from synth.errors import CallerError
 from synth.types import Task
 
@@ -60,18 +58,26 @@ def restore(checkpoints: Checkpoints, start: Standing, behind: Any = None) -> St
     return Standing(saved.step, saved.state["state"], position, saved.state["behind"], pending)
 
 
-def claim(run_dir: Path, config: Config, policy: Policy, tasks: Sequence[Task]) -> None:
+def fingerprint(weights: Iterable[np.ndarray], tasks: Sequence[Task]) -> str:
+    """What a run starts from: its policy's arrays, and its tasks."""
+    digest = hashlib.sha256()
+    for array in weights:
+        digest.update(array.tobytes())
+    for task in tasks:
+        digest.update(f"{task.id} {task.env_digest}\n".encode())
+    return digest.hexdigest()
+
+
+def claim(run_dir: Path, config: Config, owner: str) -> None:
     """Write config.json, or check that the one there belongs to this run.
+
+    Args:
+        owner: the run's :func:`fingerprint`.
 
     Raises:
         CallerError: it belongs to another one.
     """
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(policy.params):
-        digest.update(np.asarray(leaf).tobytes())
-    for task in tasks:
-        digest.update(f"{task.id} {task.env_digest}\n".encode())
-    asked = {"config": config.model_dump(mode="json"), "fingerprint": digest.hexdigest()}
+    asked = {"config": config.model_dump(mode="json"), "fingerprint": owner}
     path = run_dir / "config.json"
     if not path.exists():
         write_atomically(path, json.dumps(asked, indent=1) + "\n")

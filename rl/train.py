@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 from pydantic import model_validator
 
@@ -30,6 +32,7 @@ from model.engine import Engine
 from rl.adapters import LoraConfig, save_trained, trained_part
 from rl.algorithms import with_algorithm
 from rl.asynchronous import OneAhead, OnPolicy, Sampled
+from rl.copies import on_host, rounded
 from rl.costs import step_costs
 from rl.faults import Preempted, Preemption, naming_full_disk
 from rl.groups import BatchConfig, Group, make_minibatches, sampling_metrics, teaches
@@ -48,7 +51,7 @@ from rl.rollout import (
     run_episodes,
     stream_episodes,
 )
-from rl.run_folder import Standing, claim, restore, save, write_groups
+from rl.run_folder import Standing, claim, fingerprint, restore, save, write_groups
 from rl.trackers import Tracker
 from rl.trackers import check as check_tracker
 from synth.errors import CallerError
@@ -114,9 +117,15 @@ def train_grpo(
     _check(config, tasks, place)
     check_tracker(tracker)
     reference = place.cut(policy.params)
-    policy = policy.with_params(place.to_sampler(reference), policy.version)
-    place.first_then_others(lambda: claim(run_dir, config, policy, tasks))
+    owner = fingerprint(on_host(reference), tasks)
+    place.first_then_others(lambda: claim(run_dir, config, owner))
+    dtype = policy.config.dtype
+    # where the same devices train, the copy to sample with is made when its turn comes
+    first = None if place.shared else place.to_sampler(reference, dtype)
+    policy = policy.with_params(first, policy.version)
     start, full = trained_part(config.lora, reference, config.seed)
+    if config.lora is None:  # an adapter's base is merged with it before it is rounded
+        reference = rounded(reference, dtype)
     updates = config.steps * config.batch.minibatches
     with (
         Checkpoints(run_dir / "checkpoints") as checkpoints,
@@ -126,11 +135,12 @@ def train_grpo(
     ):
         donate = config.sampling == "on_policy"  # one step ahead, a thread still samples with the old weights
         check, refused = place.agreed(preemption), run_dir / "refused" if place.first else None
+        score = partial(policy.score, branches=config.batch.share_prompts)
         learner = Learner(
-            policy.score, config.learner, updates, refused, check, donate=donate, mesh=place.mesh, full=full
+            score, config.learner, updates, refused, check, donate=donate, mesh=place.mesh, full=full
         )
         at = restore(checkpoints, Standing(0, learner.init(start), 0), _ahead(config, policy))
-        to_sample = lambda state: place.to_sampler(full(state.params, reference))  # noqa: E731
+        to_sample = lambda state: place.to_sampler(full(state.params, reference), dtype)  # noqa: E731
         metrics = Metrics(run_dir, "train", tracker=tracker) if place.first else Unwritten()
         metrics.truncate(at.step)
         packing = config.batch.model_copy(update={"rows": place.rows(config.batch.rows)})
@@ -138,7 +148,10 @@ def train_grpo(
 
         def sample(step: int, position: int, params: Any, version: int, check: Progress) -> Sampled:
             engine.update_weights(params, policy.version + version)
-            return collect(config, step, position, tasks, engine, policy, pool, check, place)
+            sampled = collect(config, step, position, tasks, engine, policy, pool, check, place)
+            if place.shared:
+                engine.release()
+            return sampled
 
         sampler_of = {
             "on_policy": lambda: OnPolicy(sample, preemption.check),
@@ -181,12 +194,14 @@ def train_grpo(
             raise
         finally:
             metrics.close()
-        weights = to_sample(at.state)
+        weights, version = full(at.state.params, reference), policy.version + config.steps
         adapter = place.whole(at.state.params) if config.lora else None
-        trained = policy.with_params(weights, policy.version + config.steps)
+        leaves = [leaf for leaf in on_host(weights) if place.first]
         if place.first:
             save_trained(run_dir, config.lora, adapter)
-            trained.save(run_dir / "policy")
+            whole = jax.tree.unflatten(jax.tree.structure(weights), leaves)
+            policy.with_params(whole, version).save(run_dir / "policy")
+        trained = policy.with_params(to_sample(at.state), version)
     return trained
 
 
@@ -303,7 +318,6 @@ def _classes(tasks: Sequence[Task], pool: EnvPool) -> dict[str, str]:
 
 
 def _engine(config: GRPOConfig, policy: Policy, place: Place) -> Engine:
-    # where a program spans devices one thread starts all of them: two would wait for each other's collectives
     together = place.rollout is not None and place.rollout.size > 1
     return Engine(
         policy.config,
@@ -328,6 +342,11 @@ def _check(config: GRPOConfig, tasks: Sequence[Task], place: Place) -> None:
         raise CallerError(
             f'sampling = "{config.sampling}" works in one process; with several use "on_policy" '
             "(who samples what would be a matter of each one's timing)"
+        )
+    if config.sampling != "on_policy" and place.shared:
+        raise CallerError(
+            f'sampling = "{config.sampling}" overlaps with training, but the rollout slice is the mesh; '
+            'give it devices beside the mesh (train --mesh fsdp=4 --rollout tensor=4), or use "on_policy"'
         )
     if config.sampling != "on_policy" and config.batch.max_staleness < 1:
         raise CallerError(

@@ -29,7 +29,7 @@ def open_engine(folder: str | Path, *, slots: int = 32, max_len: int | None = No
     Args:
         slots: sequences at a time.
         max_len: tokens of a prompt and its continuation; by default the policy's own.
-        how: as :func:`model.hf.load_policy` takes it (``dtype``, ``adapter``, ``compute_dtype``, ...).
+        how: as :func:`model.hf.load_policy` takes it (``dtype``, ``mesh``, ``adapter``, ...).
 
     Raises:
         FileNotFoundError, ValueError: as :func:`model.hf.load_policy`, or max_len is too large.
@@ -38,16 +38,7 @@ def open_engine(folder: str | Path, *, slots: int = 32, max_len: int | None = No
     length = max_len or config.max_len
     if length > config.max_len:
         raise ValueError(f"max_len: the policy was made for {config.max_len} tokens, not {length}")
-    shard = next(n for n in range(min(32, slots), 0, -1) if slots % n == 0)
-    return Engine(
-        config,
-        params,
-        slots=slots,
-        max_len=length,
-        eos_id=tokenizer.eos_id,
-        shard=shard,
-        tokenizer=tokenizer,
-    )
+    return Engine(config, params, slots=slots, max_len=length, eos_id=tokenizer.eos_id, tokenizer=tokenizer)
 
 
 def open_policy(

@@ -91,6 +91,37 @@ for scan in (False, True):
     same(jax.device_get(fresh), jax.device_get(init_params(config, 3)), 1e-6)
 """
 
+SAMPLING = """
+from model.engine import Engine
+
+mesh = make_mesh(data=4, tensor=2)
+params = init_params(base, 0)
+engine = Engine(base, shard_params(mesh, params), slots=8, max_len=64, eos_id=-1, steps=8)
+assert engine.shard == 8, "one thread starts programs that span devices"
+
+def cut(state):
+    parts = [x.addressable_shards[0].data.shape for x in state.shards[0].cache[0]]
+    assert parts == [(2, 1, 8, 64), (2, 1, 64, 8)], parts  # of (8, 2, 8, 64) and (8, 2, 64, 8)
+
+def greedy(engine):
+    state = engine.init_decode_state()
+    prefix = engine.prefill(params=engine.params, padded_tokens=np.arange(5, 25), true_length=20)
+    state = engine.bulk_insert(prefix, state, range(8))
+    return engine.generate(engine.params, state)
+
+cut(engine.init_decode_state())
+state, result = greedy(engine)
+cut(state)
+tokens = np.asarray(result.data)
+engine.recycle(state)
+engine.release()
+del state
+assert sum(x.nbytes for x in jax.live_arrays() if len(x.sharding.device_set) == 8) == 0, "released"
+engine.update_weights(shard_params(mesh, params), 1)
+engine._rng = np.random.default_rng(0)
+np.testing.assert_array_equal(np.asarray(greedy(engine)[1].data), tokens)
+"""
+
 SPLASH = """
 config = dataclasses.replace(base, attention="splash_interpret", n_layers=1)
 plain = dataclasses.replace(config, attention="chunked")
@@ -122,6 +153,10 @@ def test_weights_are_read_onto_the_mesh_part_by_part(config, params, tokenizer, 
 
     hf.save_policy(tmp_path / "policy", config, params, tokenizer, file_bytes=50_000)
     on_eight_devices(WEIGHTS, str(tmp_path / "policy"))
+
+
+def test_an_engine_cuts_its_caches_as_its_weights_and_gives_the_memory_back():
+    on_eight_devices(SAMPLING)
 
 
 @pytest.mark.slow

@@ -22,10 +22,13 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from model.checkpoint import Checkpoints
+from model.transformer import TokenBatch, token_logprobs
+from rl.copies import rounded
 from rl.faults import Preempted, Preemption
 from rl.metrics import read_metrics
-from rl.place import MeshAxes, Place, ProcessLost, naming_lost_process
+from rl.place import MeshAxes, Place, ProcessLost, local_mesh, naming_lost_process
 from rl.policy import Policy
+from rl.train import GRPOConfig, train_grpo
 from synth.errors import CallerError
 from synth.types import Trajectory
 
@@ -61,6 +64,13 @@ def test_a_mesh_must_be_the_devices_there_are():
     devices = jax.device_count()
     with pytest.raises(CallerError, match=f"is {devices + 1} devices, this run has {devices}"):
         Place(MeshAxes(data=devices + 1))
+
+
+def test_a_mesh_of_one_machine_has_its_devices():
+    assert local_mesh("data=1").size == 1
+    devices = jax.local_device_count()
+    with pytest.raises(CallerError, match=f"tensor {devices + 1} is .* this machine has {devices}"):
+        local_mesh(f"tensor={devices + 1}")
 
 
 def test_rows_are_as_many_on_each_device_of_the_data_axes():
@@ -250,6 +260,28 @@ def test_a_rollout_slice_must_be_there_too():
         Place(MeshAxes(fsdp=devices), MeshAxes(tensor=2))
 
 
+def test_what_overlaps_with_training_needs_devices_beside_the_mesh(home):
+    devices = jax.device_count()
+    place = Place(MeshAxes(fsdp=devices), MeshAxes(tensor=devices))
+    assert place.shared
+    config = GRPOConfig.model_validate(CONFIG | {"sampling": "in_flight"})
+    with pytest.raises(CallerError, match="the rollout slice is the mesh; give it devices beside"):
+        train_grpo(config, Policy.load(home / "policy"), ["a task"], None, home / "x", place=place)  # pyright: ignore
+
+
+def test_weights_are_rounded_to_the_models_dtype_before_they_are_sent(home):
+    """As the model rounds them itself: what it computes is the same to the last bit."""
+    policy = Policy.load(home / "policy", compute_dtype="bfloat16")
+    sent = rounded(policy.params, policy.config.dtype)
+    assert sum(x.nbytes for x in jax.tree.leaves(sent)) < 0.51 * sum(
+        x.nbytes for x in jax.tree.leaves(policy.params)
+    )
+    tokens = np.arange(12, dtype=np.int32)[None]
+    batch = TokenBatch(tokens, tokens, np.ones_like(tokens))
+    for a, b in zip(*(token_logprobs(policy.graphdef, each, batch) for each in (sent, policy.params))):  # noqa: B905
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_run_that_samples_on_a_slice_of_its_own_is_the_same_run(home):
     """Four devices train, a fifth samples: to the last bit what four devices do that also sample."""
     unsplit, split = (
@@ -266,10 +298,19 @@ def test_a_run_that_samples_on_a_slice_of_its_own_is_the_same_run(home):
 
 
 @pytest.mark.slow
-def test_four_devices_can_sample_together(home, alone):
+@pytest.mark.parametrize(
+    ("devices", "processes", "rollout"),
+    [
+        (12, 1, "tensor=4"),  # beside the mesh
+        (12, 2, "tensor=2"),  # in each process
+        (8, 1, "data=4,tensor=2"),  # the mesh's own devices, in turn
+        (8, 2, "tensor=4"),
+    ],
+)
+def test_devices_can_sample_together(home, alone, devices, processes, rollout):
     """Cut over a tensor axis the sampler adds in another order: equal but for rounding."""
-    run = Run(home, "tensor", 12, rollout="tensor=4")
-    run.finish(1)
+    run = Run(home, f"{devices}-{processes}", devices, rollout=rollout)
+    run.finish(processes)
     assert_near(alone, run, weights=1e-4)  # AdamW magnifies the last digits of small gradients
 
 
