@@ -40,6 +40,10 @@ def serve(
         str | None, typer.Option(help="Cut the weights over devices of this machine: tensor=4.")
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and products.")] = Dtype.float32,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option("--batch-invariant", help="Same bits in any batch, by sums in float64; for CPUs."),
+    ] = False,
     compile_cache: Annotated[
         Path | None, typer.Option(help="A folder for compiled programs: the next start is quicker.")
     ] = None,
@@ -78,6 +82,7 @@ def serve(
     with fetched(policy or BASE) as folder:
         try:
             how = {"dtype": dtype.value, "compute_dtype": dtype.value, "adapter": adapter}
+            how["batch_invariant"] = batch_invariant
             cut = None if mesh is None else local_mesh(mesh)
             engine = open_engine(folder, slots=slots, max_len=max_len, mesh=cut, **how)
             socket = None if grpc else listen(host, port)

@@ -13,12 +13,14 @@ from pathlib import Path
 from arena.commands import bar
 from arena.folder import RunFolder
 from arena.measure import load_policy
+from arena.renamed import renamed_examples
 from arena.training import bundles_to_train_on, config_of
-from arena.warmup import solved_examples
+from arena.warmup import grouped, solved_episodes
 from beam_jobs.mirror import Mirror, mirrored
 from rl.pool import EnvPool
 from rl.sft import SFTConfig, train_sft
 from rl.trackers import Tracker
+from synth.env.bundle import mcp_tool
 from synth.errors import CallerError
 
 KEPT_OUT = 24  # ours: examples that only the loss is measured on; at most one in eight
@@ -66,15 +68,22 @@ def _sft(
     bundles = bundles_to_train_on(run, tasks.values(), config.seed)
     policy = load_policy(policy_folder)
     with EnvPool(bundles) as pool, bar("replaying") as progress:
-        found = solved_examples(run.root, tag, tasks, pool, policy.template, progress)
+        found = solved_episodes(run.root, tag, tasks, pool, policy.template, progress, config.max_observation)
+        tools = {e.env_id: [mcp_tool(t) for t in pool.server(e.env_id).bundle.tools] for e in found}
     if not found:
         raise CallerError(f"{here.shown(run.root)}: no solutions of tasks tagged {tag} in its solutions/")
-    examples = [e for e in found if len(e.ids) <= config.row_length]
-    if not examples:
+    fit = [e for e in found if len(e.ids) <= config.row_length]
+    if not fit:
         shortest = min(len(e.ids) for e in found)
         raise CallerError(f"row_length {config.row_length}: the shortest example has {shortest} tokens")
-    heldout = examples[:: max(8, len(examples) // KEPT_OUT)] if len(examples) > 1 else []
-    learn = [e for e in examples if not any(e is h for h in heldout)]
+    apart = set(range(0, len(fit), max(8, len(fit) // KEPT_OUT))) if len(fit) > 1 else set()
+    examples = grouped(fit)
+    heldout = [e for n, e in enumerate(examples) if n in apart]
+    learn = [e for n, e in enumerate(examples) if n not in apart]
+    if config.renamed:
+        others = [e for n, e in enumerate(fit) if n not in apart]
+        copies = renamed_examples(others, tools, policy.template, config.renamed, config.seed)
+        learn += [e for e in copies if len(e.ids) <= config.row_length]
     losses: list[dict[str, float]] = []
     with bar("steps") as progress:
 
@@ -88,7 +97,7 @@ def _sft(
     before = [row["before_heldout_target_loss"] for row in losses if "before_heldout_target_loss" in row]
     result = {
         "policy": here.shown(folder / "policy"), "examples": len(learn), "kept_out": len(heldout),
-        "too_long": len(found) - len(examples), "steps": len(losses), "kept_out_loss": [*before, *kept],
+        "too_long": len(found) - len(fit), "steps": len(losses), "kept_out_loss": [*before, *kept],
     }  # fmt: skip
     if as_json:
         print(json.dumps(result))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from model.tokens import ChatTemplate
 from rl.batch import Sample, text_sample
-from rl.data import ScriptedEpisode, scripted_episode
+from rl.data import MAX_OBSERVATION, ScriptedEpisode, scripted_episode
 from rl.pool import EnvPool
 from synth.types import Task, ToolStep
 
@@ -33,6 +33,19 @@ def solved_examples(
         Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in order of task ids. Those of
         an environment are a group whose prompts begin alike.
     """
+    return grouped(solved_episodes(root, tag, tasks, pool, template, progress))
+
+
+def solved_episodes(
+    root: Path,
+    tag: str,
+    tasks: Mapping[str, Task],
+    pool: EnvPool,
+    template: ChatTemplate,
+    progress: Callable[[int, int, str], None] | None = None,
+    max_observation: int = MAX_OBSERVATION,
+) -> list[ScriptedEpisode]:
+    """The episodes behind :func:`solved_examples`, which show ``max_observation`` characters of a result."""
     first: dict[str, dict] = {}
     for path in sorted(root.glob(f"solutions/*.{tag}.jsonl")):
         for line in path.read_text().splitlines():
@@ -43,11 +56,13 @@ def solved_examples(
     for number, attempt in enumerate(chosen, start=1):
         task = tasks[attempt["task_id"]]
         calls = [ToolStep(**call) for call in attempt["calls"]]
-        episode = scripted_episode(pool.server(task.env_id), template, task, calls, attempt["answer"])
-        episodes.append(episode)
+        server, answer = pool.server(task.env_id), attempt["answer"]
+        episodes.append(
+            scripted_episode(server, template, task, calls, answer, max_observation=max_observation)
+        )
         if progress:
             progress(number, len(chosen), task.env_id)
-    return grouped(episodes)
+    return episodes
 
 
 def grouped(episodes: Sequence[ScriptedEpisode]) -> list[Sample]:

@@ -80,7 +80,6 @@ def tools() -> Iterator[VerifierServer]:
 
 def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output:
     """Write, gate and filter the tasks of one environment."""
-    from synth.env.bundle import read_bundle
     from synth.env.serving import open_environment
     from synth.solver import ATTEMPTS, ScriptedSolver, filter_solvable
 
@@ -89,7 +88,7 @@ def work(store: Store, payload: dict[str, Any], judge: VerifierServer) -> Output
         store.local(f"bundles/{payload['env_id']}") as path,
         open_environment(path, provider=judge.provider) as server,
     ):
-        bundle = read_bundle(path)
+        bundle = server.bundle
         author = open_author(payload["author"])
         drafts = _draft(bundle, server, judge, author, payload, counters)
         sound = _gate(bundle, server, judge, drafts, counters)

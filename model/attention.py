@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from model.config import ModelConfig
+from model.exact import in_float64
 from model.kvcache import LayerCache
 from model.layers import Linear, RMSNorm, rotate
 from model.sharding import constrain
@@ -44,6 +45,8 @@ def choose(config: ModelConfig) -> str:
     ``splash`` (TPU): JAX's Pallas kernel, see :mod:`model.splash`; no array of T x T exists, so it is the
     one for long rows. ``splash_interpret`` runs the same kernel on any machine, slowly, for tests.
     """
+    if config.batch_invariant:
+        return "chunked"
     if config.attention != "auto":
         return config.attention
     return {"tpu": "splash", "gpu": "dot_product"}.get(jax.default_backend(), "chunked")
@@ -63,16 +66,21 @@ def visibility(
 
 
 def attend_rows(
-    q: Float[Array, "B T H h"], k: Float[Array, "B T K h"], v: Float[Array, "B T K h"], see: See, how: str
+    q: Float[Array, "B T H h"],
+    k: Float[Array, "B T K h"],
+    v: Float[Array, "B T K h"],
+    see: See,
+    how: str,
+    exact: bool = False,
 ) -> Float[Array, "B T H h"]:
-    """Rows attend to themselves; ``how`` as in :func:`choose`."""
+    """Rows attend to themselves; ``how`` as in :func:`choose`, ``exact`` as in :func:`attend`."""
     if isinstance(see, Segments):
         from model.splash import splash  # Pallas takes a second to import, and only this needs it
 
         return splash(q, k, v, see.ids, interpret=how == "splash_interpret")
     if how != "chunked":
         return jax.nn.dot_product_attention(q, k, v, mask=see[:, None])
-    return attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), see)
+    return attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), see, exact)
 
 
 def attend(
@@ -80,16 +88,20 @@ def attend(
     k: Float[Array, "B K h S"],
     v: Float[Array, "B K S h"],
     see: Bool[Array, "B T S"],
+    exact: bool = False,
 ) -> Float[Array, "B T H h"]:
     """Softmax attention; each of the K key/value heads serves H/K query heads.
+
+    ``exact``: in float64 from queries, keys and values to the result, see :mod:`model.exact`.
 
     When S = T the keys are the row itself, no query sees a later one, and the queries are taken in
     chunks against the keys up to their own: the masked half is never computed.
     """
     T, S = see.shape[1:]
     if S != T or T <= CHUNK:
-        return _attend(q, k, v, see)
-    part = jax.checkpoint(_attend)  # made again in the backward pass: as fast, far less memory
+        return in_float64(_attend, exact)(q, k, v, see)
+    # made again in the backward pass: as fast, far less memory
+    part = in_float64(jax.checkpoint(_attend), exact)
     parts = []
     for start in range(0, T, CHUNK):
         end = min(T, start + CHUNK)
@@ -103,11 +115,12 @@ def _attend(q: Array, k: Array, v: Array, see: Array) -> Array:
     B, T, H, h = q.shape
     K, G = k.shape[1], H // k.shape[1]
     q = (q * h**-0.5).reshape(B, T, K, G, h).transpose(0, 2, 1, 3, 4).reshape(B, K, T * G, h)
-    scores = jnp.matmul(q, k, preferred_element_type=jnp.float32).reshape(B, K, T, G, -1)
+    dtype = jnp.promote_types(v.dtype, jnp.float32)
+    scores = jnp.matmul(q, k, preferred_element_type=dtype).reshape(B, K, T, G, -1)
     scores = jnp.where(see[:, None, :, None], scores, MASKED)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
     flat = weights.reshape(B, K, T * G, -1).astype(v.dtype)
-    out = jnp.matmul(flat, v, preferred_element_type=jnp.float32).reshape(B, K, T, G, h)
+    out = jnp.matmul(flat, v, preferred_element_type=dtype).reshape(B, K, T, G, h)
     out = out / weights.sum(axis=-1)[..., None]  # divided here: S times fewer divisions
     return out.transpose(0, 2, 1, 3, 4).reshape(B, T, H, h).astype(q.dtype)
 
@@ -133,13 +146,14 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, out_scale: float):
         c = config
-        self.head_dim, self.how = c.head_dim, choose(c)
-        self.q = Linear(c.d_model, c.n_heads * c.head_dim, rngs, bias=c.qkv_bias)
-        self.k = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, bias=c.qkv_bias)
-        self.v = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, bias=c.qkv_bias)
-        self.o = Linear(c.n_heads * c.head_dim, c.d_model, rngs, out_scale)
-        self.q_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else None
-        self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else None
+        self.head_dim, self.how, self.exact = c.head_dim, choose(c), c.batch_invariant
+        more = {"bias": c.qkv_bias, "exact": self.exact}
+        self.q = Linear(c.d_model, c.n_heads * c.head_dim, rngs, **more)
+        self.k = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, **more)
+        self.v = Linear(c.d_model, c.n_kv_heads * c.head_dim, rngs, **more)
+        self.o = Linear(c.n_heads * c.head_dim, c.d_model, rngs, out_scale, exact=self.exact)
+        self.q_norm = RMSNorm(c.head_dim, c.rms_eps, self.exact) if c.qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c.rms_eps, self.exact) if c.qk_norm else None
 
     def __call__(
         self,
@@ -158,15 +172,16 @@ class Attention(nnx.Module):
         q, k, v = (project(x).reshape(heads) for project in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, *angles), rotate(k, *angles)
+        turn = in_float64(rotate, self.exact)
+        q, k = turn(q, *angles), turn(k, *angles)
         q, k, v = (checkpoint_name(constrain(y, "batch", "time", "heads", None), "qkv") for y in (q, k, v))
         if cache is None:
-            out = attend_rows(q, k, v, see, self.how)
+            out = attend_rows(q, k, v, see, self.how, self.exact)
             cache = LayerCache(k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3))
         else:
             assert at is not None
             assert not isinstance(see, Segments)
             cache = cache.write(k, v, at)
-            out = attend(q, cache.k, cache.v, see)
+            out = attend(q, cache.k, cache.v, see, self.exact)
         out = checkpoint_name(out, "attention")
         return self.o(out.reshape(*x.shape[:2], -1)), cache

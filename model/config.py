@@ -112,6 +112,10 @@ class ModelConfig:
         attention: see :func:`model.attention.choose`.
         vocab_chunks: the loss looks at this many parts of the vocabulary one after the other, so that
             no array of all tokens times the whole vocabulary exists; see :mod:`model.scoring`.
+        batch_invariant: take every sum of the forward in float64 and round it once to float32, so that a
+            token's numbers don't depend on the batch, the packing or the chunks it is computed with: sampler
+            and trainer then agree to the bit but for rare roundings. For CPUs; what it costs stands in
+            model/ENGINE.md. See :mod:`model.exact`.
     """
 
     vocab_size: int = 2048
@@ -133,6 +137,7 @@ class ModelConfig:
     remat: Remat = "none"
     attention: Literal["auto", "chunked", "dot_product", "splash", "splash_interpret"] = "auto"
     vocab_chunks: int = 1
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.n_heads % self.n_kv_heads:
@@ -141,6 +146,10 @@ class ModelConfig:
             raise ValueError(f"head_dim={self.head_dim} must be even for rotary positions")
         if self.qk_norm and self.qkv_bias:
             raise ValueError("qk_norm and qkv_bias together are no family that this program knows")
+        if self.batch_invariant and self.compute_dtype != "float32":
+            raise ValueError(f"batch_invariant rounds to float32; compute_dtype is {self.compute_dtype!r}")
+        if self.batch_invariant and self.attention not in ("auto", "chunked"):
+            raise ValueError(f"batch_invariant needs attention 'chunked', not {self.attention!r}")
 
     @property
     def family(self) -> str:

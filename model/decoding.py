@@ -100,7 +100,8 @@ def first_tokens(
     model = nnx.merge(graphdef, params)
     hidden, cache = model.decode(pending.reshape(1, 1), length.reshape(1) - 1, cache)
     logits = jnp.broadcast_to(model.logits(hidden[:, 0]), (N, model.config.vocab_size))
-    tokens, logp = sample(logits, keys_N2, jnp.broadcast_to(length, (N,)), temperature, top_k, top_p)
+    at, exact = jnp.broadcast_to(length, (N,)), model.config.batch_invariant
+    tokens, logp = sample(logits, keys_N2, at, temperature, top_k, top_p, exact)
     return cache, tokens, jnp.take_along_axis(logp, tokens[:, None], axis=-1)[:, 0]
 
 
@@ -128,7 +129,8 @@ def decode(
         step, cache, pending, at, left, tokens, logprobs, counts = carry
         hidden, cache = model.decode(pending[:, None], at, cache)
         logits = model.logits(hidden[:, 0])
-        new, logp = sample(logits, rows.keys, at + 1, rows.temperature, rows.top_k, rows.top_p)
+        how = (rows.temperature, rows.top_k, rows.top_p, model.config.batch_invariant)
+        new, logp = sample(logits, rows.keys, at + 1, *how)
         forced = jax.lax.dynamic_index_in_dim(rows.forced, step, 1, keepdims=False)
         new = jnp.where(forced >= 0, forced, new)
         active = left > 0

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from model.exact import in_float64
+
 BLOCK = 64
 
 
@@ -62,6 +64,7 @@ def sample(
     temperature: Float[Array, "*B"],
     top_k: Int[Array, "*B"] | None = None,
     top_p: Float[Array, "*B"] | None = None,
+    exact: bool = False,
 ) -> tuple[Int[Array, " B"], Float[Array, "B V"]]:
     """Draw one token a slot.
 
@@ -70,6 +73,7 @@ def sample(
         keys_B2: the episodes' keys, see :func:`key_of`.
         positions_B: absolute position of the token to draw.
         temperature, top_k, top_p: as in :class:`Sampling`, one for all or one a slot; None cuts nothing.
+        exact: sums in float64 (:mod:`model.exact`), but those of a cut-off distribution.
 
     Returns:
         tokens, and the log-probabilities of the distribution drawn from (at temperature 0: of
@@ -77,7 +81,7 @@ def sample(
     """
     temperature = jnp.broadcast_to(temperature, positions_B.shape)
     greedy = temperature <= 0
-    logp = jax.nn.log_softmax(logits_BV / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
+    logp = in_float64(_log_softmax, exact)(logits_BV, jnp.where(greedy, 1.0, temperature))
     if top_k is not None and top_p is not None:
         cut = ~greedy & ((top_k > 0) | (top_p < 1))
         # sorting a vocabulary costs more than the draw: only when some slot asks for it
@@ -86,8 +90,12 @@ def sample(
         )
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys_B2), positions_B)
     uniform_B2 = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-    drawn = invert(jnp.exp(logp), uniform_B2)
+    drawn = in_float64(lambda logp, uniform: invert(jnp.exp(logp), uniform), exact)(logp, uniform_B2)
     return jnp.where(greedy, first_of_max(logits_BV), drawn), logp
+
+
+def _log_softmax(logits_BV: Array, temperature_B: Array) -> Array:
+    return jax.nn.log_softmax(logits_BV / temperature_B[:, None], axis=-1)
 
 
 def first_of_max(logits_BV: Float[Array, "B V"]) -> Int[Array, " B"]:

@@ -44,10 +44,11 @@ class Block(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         out_scale = (2 * config.n_layers) ** -0.5  # GPT-2's: the residual stream keeps its size with depth
-        self.attention_norm = RMSNorm(config.d_model, config.rms_eps)
+        exact = config.batch_invariant
+        self.attention_norm = RMSNorm(config.d_model, config.rms_eps, exact)
         self.attention = Attention(config, rngs, out_scale)
-        self.mlp_norm = RMSNorm(config.d_model, config.rms_eps)
-        self.mlp = SwiGLU(config.d_model, config.d_ff, rngs, out_scale)
+        self.mlp_norm = RMSNorm(config.d_model, config.rms_eps, exact)
+        self.mlp = SwiGLU(config.d_model, config.d_ff, rngs, out_scale, exact)
 
     def __call__(self, x, angles, see, cache=None, at=None):
         out, cache = self.attention(self.attention_norm(x), angles, see, cache, at)
@@ -65,7 +66,7 @@ class Transformer(nnx.Module):
         self.embedding = nnx.Param(noise * EMBEDDING_STD)
         blocks = [Block(config, rngs) for _ in range(config.n_layers)]
         self.layers: Any = _stacked(blocks) if config.scan_layers else nnx.List(blocks)
-        self.norm = RMSNorm(config.d_model, config.rms_eps)
+        self.norm = RMSNorm(config.d_model, config.rms_eps, config.batch_invariant)
         self.head = None if config.tie_embeddings else Linear(config.d_model, config.vocab_size, rngs)
 
     def __call__(
@@ -146,7 +147,7 @@ class Transformer(nnx.Module):
     def _enter(self, tokens: Array, positions: Array) -> tuple[Array, tuple[Array, Array]]:
         c = self.config
         x = self.embedding[...][tokens].astype(c.dtype)
-        angles = rope_angles(positions, c.head_dim, c.rope_theta, c.rope_scaling)
+        angles = rope_angles(positions, c.head_dim, c.rope_theta, c.rope_scaling, c.batch_invariant)
         return constrain(x, "batch", "residual", None), angles
 
     @property
@@ -156,13 +157,14 @@ class Transformer(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Scores over the vocabulary, float32."""
-        return logits_of(hidden, self.table)
+        return logits_of(hidden, self.table, self.config.batch_invariant)
 
     def score(
         self, hidden: Float[Array, "B T D"], targets_BT: Int[Array, "B T"]
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
         """Log-probability of each target and entropy of its distribution, see :mod:`model.scoring`."""
-        return score_targets(hidden, self.table, targets_BT, self.config.vocab_chunks)
+        c = self.config
+        return score_targets(hidden, self.table, targets_BT, c.vocab_chunks, c.batch_invariant)
 
 
 def _stacked(blocks: list[Block]) -> Block:

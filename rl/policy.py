@@ -20,6 +20,7 @@ from model.templates import template_for
 from model.tokens import ChatTemplate, Tokenizer
 from model.transformer import init_params, make_graphdef
 from rl.batch import Batch
+from synth.errors import CallerError
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,18 @@ class Policy:
         """Read a policy folder; ``how`` and errors as of :func:`model.hf.load_policy`."""
         config, params, tokenizer = load_policy(folder, **how)
         return cls.make(config, params, tokenizer, version)
+
+    def running(self, **how: Any) -> Policy:
+        """The same weights run in another way: fields of ModelConfig that leave them as they are.
+
+        Raises:
+            CallerError: they don't go together.
+        """
+        try:
+            config = dataclasses.replace(self.config, **how)
+        except ValueError as err:
+            raise CallerError(str(err)) from None
+        return dataclasses.replace(self, config=config, graphdef=make_graphdef(config))
 
     def save(self, folder: str | Path, dtype: str = "float32") -> None:
         """Write a policy folder; an existing one is replaced in one step."""

@@ -60,10 +60,12 @@ def base_config(vocab_size: int) -> ModelConfig:
     )  # fmt: skip
 
 
-def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Sample:
-    """Token ids of a scripted episode with loss weights: assistant tokens 1, the rest OTHER_WEIGHT."""
+def sample_of(
+    record: Record, tools: list[dict], template: ChatTemplate, other: float = OTHER_WEIGHT
+) -> Sample:
+    """Token ids of a scripted episode with loss weights: assistant tokens 1, the rest ``other``."""
     ids = list(template.prompt(tools, record.instruction))
-    weights = [OTHER_WEIGHT] * len(ids)
+    weights = [other] * len(ids)
 
     def add(new: list[int], weight: float) -> None:
         ids.extend(new)
@@ -72,7 +74,7 @@ def sample_of(record: Record, tools: list[dict], template: ChatTemplate) -> Samp
     for call, observation in zip(record.calls, record.observations, strict=True):
         turn = call.get("raw") or Call(call["tool"], call["arguments"])
         add(template.assistant(turn), 0.0 if call.get("wrong") else 1.0)
-        add(template.observation(observation), OTHER_WEIGHT)
+        add(template.observation(observation), other)
     add(template.answer(record.answer), 1.0)
     return text_sample(ids, weights)
 

@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rl.corpus import Record
@@ -34,21 +34,40 @@ def _texts(record: Record) -> list[str]:
     return [json.dumps(record.tools, ensure_ascii=False), record.instruction, *record.observations]
 
 
+def _spread(texts: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Word -> in how many groups of texts it occurs."""
+    count: dict[str, int] = defaultdict(int)
+    for group in texts.values():
+        for word in {w.lower() for text in group for w in WORD.findall(text)}:
+            count[word] += 1
+    return count
+
+
+def _common(count: Mapping[str, int], groups: int) -> set[str]:
+    return {w for w, n in count.items() if n >= max(2.0, SHARED * groups)}
+
+
+def common_words(texts: Mapping[str, Iterable[str]]) -> set[str]:
+    """The words that many groups of texts share; at least two."""
+    return _common(_spread(texts), len(texts))
+
+
 class Renamer:
     """Draws consistent renamings; knows which words are content and which replacements exist."""
 
-    def __init__(self, records: Sequence[Record]):
-        themes: dict[str, set[str]] = defaultdict(set)
+    def __init__(self, records: Sequence[Record], verbs: float = VERBS, keep: Collection[str] = ()):
+        """
+        Args:
+            records: whose words are told apart.
+            verbs: share of renamings that give the tools' names other verbs too.
+            keep: words that stay, beside those that many themes share.
+        """
+        themes: dict[str, list[str]] = defaultdict(list)
         for record in records:
-            words = themes[record.env_id.rsplit("-", 1)[0]]
-            for text in _texts(record):
-                words.update(w.lower() for w in WORD.findall(text))
-        count: dict[str, int] = defaultdict(int)
-        for words in themes.values():
-            for word in words:
-                count[word] += 1
-        enough = max(2.0, SHARED * len(themes))
-        self.shared = JSON_WORDS | {w for w, n in count.items() if n >= enough}
+            themes[record.env_id.rsplit("-", 1)[0]] += _texts(record)
+        count = _spread(themes)
+        self.verb_share = verbs
+        self.shared = JSON_WORDS | set(keep) | _common(count, len(themes))
         nouns = {w.lower() for r in records for w in WORD.findall(json.dumps(r.tools, ensure_ascii=False))}
         self.nouns = sorted(w for w in nouns if w not in self.shared)
         self.pool = sorted(w for w, n in count.items() if w not in self.shared and len(w) <= 9)
@@ -62,7 +81,7 @@ class Renamer:
         """A replacement: made up, a noun of another theme, or any other content word."""
         if rng.random() < INVENTED:
             return self.invent(rng)
-        return rng.choice(self.nouns if rng.random() < 0.6 else self.pool)
+        return rng.choice(self.nouns if rng.random() < 0.6 and self.nouns else self.pool)
 
     def verbs(self, tools: Sequence[dict], rng: random.Random) -> dict[str, str]:
         """Tool name -> the same with another verb: a name must be read in the list, never guessed."""
@@ -103,7 +122,7 @@ class Renamer:
             new = other(low)
             return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
 
-        verbs = self.verbs(records[0].tools, rng) if rng.random() < VERBS else {}
+        verbs = self.verbs(records[0].tools, rng) if rng.random() < self.verb_share else {}
         named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in verbs)) if verbs else None
 
         def text(value: str) -> str:
@@ -112,7 +131,12 @@ class Renamer:
             return WORD.sub(swap, value)
 
         def data(value):
-            return json.loads(text(json.dumps(value, ensure_ascii=False)))
+            """Strings and keys within; JSON's own escapes are no words."""
+            if isinstance(value, dict):
+                return {text(key): data(inner) for key, inner in value.items()}
+            if isinstance(value, list):
+                return [data(inner) for inner in value]
+            return text(value) if isinstance(value, str) else value
 
         return [
             replace(

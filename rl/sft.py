@@ -22,6 +22,7 @@ from jaxtyping import Array
 
 from model.checkpoint import Checkpoints
 from rl.batch import Batch, Row, Sample, fill, plan
+from rl.data import MAX_OBSERVATION
 from rl.learner import (
     Config,
     OptimizerConfig,
@@ -45,7 +46,10 @@ LMStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 
 
 class SFTConfig(Config):
-    """One supervised run. The figures are ours, for models of 1 to 2 million parameters."""
+    """One supervised run. The figures are ours, for models of 1 to 2 million parameters.
+
+    ``renamed`` and ``max_observation`` say how ``agent-world sft`` makes its examples.
+    """
 
     seed: int = 0
     epochs: int = 2
@@ -54,6 +58,10 @@ class SFTConfig(Config):
     # examples of one group show their common beginning (an environment's tools) once a row: the same losses,
     # fewer columns (rl/batch.py). Off: the shipped demo's batches stay as they are.
     share_prompts: bool = False
+    # each example this many times more with other words (rl/renaming.py), so that names are copied, not
+    # learnt by heart: where a few environments share their tools, as the states of one MCP server do
+    renamed: int = 0
+    max_observation: int = MAX_OBSERVATION  # characters of a tool's result; as in the limits of sampling
     checkpoint_every: int = 50
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-3, schedule="cosine", warmup_steps=10)
 

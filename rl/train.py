@@ -76,6 +76,8 @@ class GRPOConfig(Config):
     # resume, max_staleness of 2 or more lets it wait less
     sampling: Literal["on_policy", "one_ahead", "in_flight"] = "on_policy"
     checkpoint_every: int = 1
+    # sampler and trainer agree to the bit, for 3.5 times the sampling's processor time (model/exact.py)
+    batch_invariant: bool = False
     limits: RolloutLimits = RolloutLimits()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -115,6 +117,8 @@ def train_grpo(
     run_dir = Path(run_dir)
     place = place or Place()
     _check(config, tasks, place)
+    if config.batch_invariant:
+        policy = policy.running(batch_invariant=True)
     check_tracker(tracker)
     reference = place.cut(policy.params)
     owner = fingerprint(on_host(reference), tasks)

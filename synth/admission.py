@@ -142,7 +142,7 @@ def validate_environment(
             path = Path(folder) / env.env_id
             write_bundle(_with_tools(env, sound), path)
             with EnvServer(path, provider=provider) as server:
-                tested, failed = run_tests(read_bundle(path), sound, server, ledger)
+                tested, failed = run_tests(server.bundle, sound, server, ledger)
         rates |= tested
     faulty = {fault.target for fault in ledger.faults}
     kept = [tool for tool in env.tools if tool.name not in faulty]

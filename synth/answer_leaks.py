@@ -37,6 +37,7 @@ CALLED = (
     r"\b(?:answer|solution|outcome|(?:right|correct|expected|final) (?:one|value|number|result))\b"
     r"[^.!?\n]{0,24}?(?:\bis|\bbe|\bare|\bequals?|=|:)\s+(?:just |simply |about )?[\"'`“‘(\[]*"
 )
+_CALLED = re.compile(CALLED, re.IGNORECASE)
 
 
 def says(instruction: str, value: Any) -> bool:
@@ -55,6 +56,8 @@ def says(instruction: str, value: Any) -> bool:
 
 def _called(text: str, ways: list[str]) -> bool:
     """Whether the text calls one of these the answer."""
+    if not _CALLED.search(text):  # most texts, without a pattern for each value
+        return False
     return any(
         way and re.search(CALLED + re.escape(way) + r"(?![\w]|[.,]\d)", text, re.IGNORECASE) for way in ways
     )

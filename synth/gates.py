@@ -10,8 +10,10 @@ hostile code in its place is the sandbox alone.
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -97,10 +99,8 @@ def check_tool(tool: Tool, ledger: Ledger) -> bool:
 def schema_problem(tool: Tool) -> str:
     """Why the tool's schemas can't be used, or an empty string."""
     for name, schema in (("inputSchema", tool.input_schema), ("outputSchema", tool.output_schema)):
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as err:
-            return f"{name}: not a valid JSON Schema: {err.message}"
+        if wrong := _invalid(json.dumps(schema)):
+            return f"{name}: not a valid JSON Schema: {wrong}"
     schema = tool.input_schema
     if schema.get("type") != "object":
         return 'inputSchema: its type must be "object"'
@@ -109,6 +109,16 @@ def schema_problem(tool: Tool) -> str:
         return f"inputSchema: parameter {odd[0]!r} is no Python name"
     if unknown := sorted(set(schema.get("required", [])) - set(properties)):
         return f"inputSchema: required parameter {unknown[0]} is not among its properties"
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _invalid(schema: str) -> str:
+    """Why a JSON text is no schema, or an empty string; found once: variants of an environment share most."""
+    try:
+        Draft202012Validator.check_schema(json.loads(schema))
+    except SchemaError as err:
+        return err.message
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from synth.answer_leaks import says
@@ -76,6 +77,8 @@ def _tool_names_in(instruction: str, tools: Iterable[Tool]) -> set[str]:
     found = set()
     for tool in tools:
         parts = _parts(tool.name)
+        if not _may_stand_in(instruction, parts):
+            continue
         spoken = len(parts) > 1 and _has(instruction, r"[\s_.\-/]*".join(map(re.escape, parts)))
         if spoken or _mentions(instruction, tool.name):
             found.add(tool.name)
@@ -102,6 +105,8 @@ def _properties(schema: Any) -> set[str]:
 
 
 def _mentions(instruction: str, name: str) -> bool:
+    if not _may_stand_in(instruction, _parts(name)):
+        return False
     if _looks_like_code(name):
         parts = _parts(name)
         styles = [re.escape(name)]
@@ -114,6 +119,18 @@ def _mentions(instruction: str, name: str) -> bool:
     word = re.escape(name)
     as_code = rf"`{word}`|'{word}'|\"{word}\"|“{word}”|‘{word}’|(?<!\w){word}(?:\s?[=:]|\(|\.[a-z_]\w*\b)"
     return re.search(as_code, instruction, re.IGNORECASE) is not None
+
+
+def _may_stand_in(text: str, parts: Sequence[str]) -> bool:
+    """False when some part stands nowhere in the text, whatever its case: most names, without a pattern."""
+    lower = _lower(text)
+    return all(part.lower() in lower for part in parts if part.isascii())
+
+
+@lru_cache(maxsize=8)
+def _lower(text: str) -> str:
+    """In small letters as ``re.IGNORECASE`` holds text against ASCII: a long s is an s, a dotless i an i."""
+    return "".join(char.lower()[0] for char in text).translate({0x17F: "s", 0x131: "i"})
 
 
 def _looks_like_code(name: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from functools import cache
 from typing import Any
 
 from synth.author import corpus
@@ -44,7 +45,7 @@ def mine(theme: Theme, seed: int, author: Author | None = None) -> Database:
         )
     sources = [corpus.source(i) for i in ids]
     opened = {s.id: corpus.open_source(s.id) for s in sources}
-    usable = {s.id: clean(s, opened[s.id].rows) for s in sources}
+    usable = {s.id: _usable(s.id) for s in sources}
     drawn: dict[str, Rows] = {}
     notes: dict[str, str] = {}
     for source in sources:
@@ -62,6 +63,12 @@ def mine(theme: Theme, seed: int, author: Author | None = None) -> Database:
     )
     validate(db)
     return db
+
+
+@cache
+def _usable(source_id: str) -> Rows:
+    """The cleaned rows of a source, made once a process as its raw rows are; nobody changes them."""
+    return clean(corpus.source(source_id), corpus.open_source(source_id).rows)
 
 
 # --- choosing rows ------------------------------------------------------------------------

@@ -38,7 +38,8 @@ class Replay:
     def same_as(self, other: Replay) -> bool:
         """Whether the agent saw the same, and left the same state."""
         seen = [result.to_json() for result in self.results]
-        return seen == [result.to_json() for result in other.results] and self.digest == other.digest
+        same_state = self.final == other.final or self.digest == other.digest  # the same bytes mostly
+        return same_state and seen == [result.to_json() for result in other.results]
 
 
 def replay(server: ServerLike, steps: Sequence[ToolStep], seed: int) -> Replay:

@@ -2,8 +2,9 @@
 
 :class:`ScriptedSolver` stands where a model's ReAct loop would: it knows the gold chain and,
 at a stated rate, makes one mistake of a kind that agents make. Attempts are really executed
-and really judged, but **how often a task is solved this way measures the stated error rate
-and how forgiving the task is, not how difficult it is**; so tasks carry the solver's label
+and really judged (those of one task that are equal to the letter once), but **how often a task is solved
+this way measures the stated error rate and how forgiving the task is, not how difficult it is**; so tasks
+carry the solver's label
 (``scripted:error_rate=0.3``) beside their ``solve_rate``. With a model as solver the same filter
 is the paper's: keep what is solved in at least 2 of 5 attempts.
 
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from synth.env.series import in_series
 from synth.errors import CallerError, InfrastructureError
 from synth.gates import Progress
 from synth.replay import Replay, answer_read_from, other_values, perturbed, replay
@@ -77,6 +79,7 @@ class ScriptedSolver:
 
     error_rate: float = ERROR_RATE
     seed: int = 0
+    _known: dict[str, _Known] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -90,7 +93,7 @@ class ScriptedSolver:
         number: int,
         verifier_server: VerifierServer | None,
     ) -> Attempt:
-        """Try a task once, in a fresh episode.
+        """Try a task once, from a fresh start; what was tried to the letter before is not executed again.
 
         Raises:
             InfrastructureError: a sandbox died; this was no attempt.
@@ -101,15 +104,58 @@ class ScriptedSolver:
         if rng.random() < self.error_rate:
             mistake = _slip(bundle, steps, rng)
         taken = tuple(step for step in steps if step is not None)
-        run = replay(server, taken, task.seed)
+        known = self._known_of(task)
+        run = known.replay(server, taken)
         answer = task.reference_answer
         if mistake == "wrong_answer":
             answer = rng.choice(perturbed(answer))
         elif mistake is not None:
-            gold = replay(server, task.chain, task.seed)
-            answer = answer_read_from(steps, run, gold, answer)
-        verdict = _judge(task, bundle, run, answer, verifier_server)
+            answer = answer_read_from(steps, run, known.replay(server, task.chain), answer)
+        verdict = known.judge(bundle, taken, run, answer, verifier_server)
         return Attempt(task.id, number, mistake, taken, answer, verdict)
+
+    def _known_of(self, task: Task) -> _Known:
+        """What is known of the task at hand; of others nothing is kept."""
+        key = f"{task.env_digest}/{task.to_json()}"
+        if key not in self._known:
+            self._known.clear()
+        return self._known.setdefault(key, _Known(task))
+
+
+class _Known:
+    """Outcomes of what was done with one task. Its gates have shown that the same calls give the same, so
+    the attempts that repeat the gold chain, most of them, are one. A timeout or a broken sandbox is none."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._replays: dict[str, Replay] = {}
+        self._verdicts: dict[str, Verdict] = {}
+
+    def replay(self, server: ServerLike, steps: Sequence[ToolStep]) -> Replay:
+        key = _letter(steps)
+        run = self._replays.get(key) or replay(in_series(server), steps, self._task.seed)
+        if run.final is not None:
+            self._replays[key] = run
+        return run
+
+    def judge(
+        self,
+        bundle: Bundle,
+        steps: Sequence[ToolStep],
+        run: Replay,
+        answer: Any,
+        verifier_server: VerifierServer | None,
+    ) -> Verdict:
+        """The verdict on an answer after those steps."""
+        key = f"{_letter(steps)} {answer!r}"
+        verdict = self._verdicts.get(key) or _judge(self._task, bundle, run, answer, verifier_server)
+        if run.final is not None and verdict.error is None:
+            self._verdicts[key] = verdict
+        return verdict
+
+
+def _letter(steps: Sequence[ToolStep]) -> str:
+    return " ".join(step.model_dump_json() for step in steps)
 
 
 def _slip(bundle: Bundle, steps: list[ToolStep | None], rng: random.Random) -> str:

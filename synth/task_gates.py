@@ -1,21 +1,23 @@
 """Gates on one task, by executing it: is the right thing judged right, and the wrong thing wrong?
 
 Gold calls are replayed in a fresh episode and judged; then everything an idle, hasty or
-sloppy agent might hand in is judged, and must fail. The instruction is read for leaks. Called by
+sloppy agent might hand in is judged, and must fail. The gold outcome is judged in a process of its own,
+all wrong ones together (:func:`synth.verify.verify_all`). The instruction is read for leaks. Called by
 :func:`synth.admission.check_task` and :func:`synth.admission.check_bundle`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from synth.env.series import in_series
 from synth.errors import CallerError, InfrastructureError
 from synth.gates import Ledger
 from synth.judging import for_programs, judged_faults
 from synth.leaks import task_leaks
 from synth.replay import Replay, perturbed, replay
-from synth.types import Task, ToolStep
-from synth.verify import canonical, comparable_diff, state_change, verify
+from synth.types import Task, ToolStep, Verdict
+from synth.verify import canonical, comparable_diff, state_change, verify_all
 
 if TYPE_CHECKING:
     from synth.env.bundle import Bundle
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
     from synth.env.state import State
 
 IDLE_ANSWERS: tuple[Any, ...] = ("", [], 0)  # what an agent says that skipped the last step
+
+
+class Wrong(NamedTuple):
+    """Outcomes (final state, answer) that must fail, and what a fault says if any pass ({}: the answers)."""
+
+    gate: str
+    detail: str
+    outcomes: list[tuple[State, Any]]
 
 
 class TaskGates:
@@ -57,9 +67,7 @@ class TaskGates:
         try:
             gold = self._gold()
             if gold is not None and gold.final is not None:
-                self._idle()
-                self._dropped_step(gold.final)
-                self._perturbed(gold.final)
+                self._wrong(gold.final)
         except CallerError as err:
             self._check(False, "verifier", str(err))
 
@@ -71,10 +79,16 @@ class TaskGates:
 
     def _passes(self, final: State, answer: Any) -> tuple[bool, str]:
         """Whether the verifier takes it, and the checks that failed."""
-        verdict = verify(self.task, self.bundle, self.bundle.state, final, answer, self.verifier_server)
-        if verdict.error is not None:
-            raise InfrastructureError(f"task {self.task.id}: verifier: {verdict.error}")
+        verdict = self._verdicts([(final, answer)])[0]
         return verdict.passed, "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
+
+    def _verdicts(self, outcomes: list[tuple[State, Any]]) -> list[Verdict]:
+        start = self.bundle.state
+        verdicts = verify_all(self.task, self.bundle, start, outcomes, self.verifier_server)
+        for verdict in verdicts:
+            if verdict.error is not None:
+                raise InfrastructureError(f"task {self.task.id}: verifier: {verdict.error}")
+        return verdicts
 
     def _change(self, final: State) -> dict[str, Any]:
         manifest = self.bundle.manifest
@@ -83,11 +97,13 @@ class TaskGates:
     # --- the right thing ---
 
     def _gold(self) -> Replay | None:
-        """Replay the gold chain twice, and run the solution; None when it does not pass."""
+        """Replay the gold chain twice, once in a process of its own and once in one that served other
+        episodes, and run the solution; None when it does not pass."""
         task = self.task
         if not self._check(bool(task.chain), "gold", "the chain of calls is empty"):
             return None
-        gold, again = (replay(self.server, task.chain, task.seed) for _ in range(2))
+        gold = replay(self.server, task.chain, task.seed)
+        again = replay(in_series(self.server), task.chain, task.seed)
         self._check(gold.same_as(again), "deterministic", "two replays of the gold calls differ")
         broken = [
             f"{step.tool}: {result.error_code}: {result.error_message}"
@@ -114,7 +130,7 @@ class TaskGates:
         """The program gives the reference answer by the calls of the chain."""
         with self.server.open(self.task.seed) as episode:
             result = episode.run_solution(code)
-            digest = episode.digest() if result.error is None else None
+            final = episode.snapshot() if result.error is None else None
         if not self._check(result.error is None, "gold", f"the solution failed: {result.error}"):
             return False
         same_answer = canonical(result.answer) == canonical(self.task.reference_answer)
@@ -122,7 +138,8 @@ class TaskGates:
         same_calls = [canonical(step.model_dump()) for step in result.calls] == [
             canonical(step.model_dump()) for step in self.task.chain
         ]
-        same = same_calls and digest == gold.digest
+        audit = self.bundle.manifest.audit_tables
+        same = same_calls and (final == gold.final or Replay((), final, audit).digest == gold.digest)
         return (
             self._check(same, "deterministic", "the solution's calls or final state differ from the chain's")
             and ok
@@ -130,38 +147,46 @@ class TaskGates:
 
     # --- wrong things ---
 
-    def _idle(self) -> None:
-        """An agent that does nothing fails; on a state-changing task even with the right answer."""
-        start = self.bundle.state
-        self._check(not self._passes(start, None)[0], "no-op", "an agent that does and says nothing passes")
-        if self.task.changes_state:
-            told, _ = self._passes(start, self.task.reference_answer)
-            self._check(not told, "no-op", "the right answer passes although the state was left as it was")
+    def _wrong(self, final: State) -> None:
+        """Everything wrong is judged at once, and must fail."""
+        wrong = [self._idle(), *self._told(), *self._dropped_step(final), self._perturbed(final)]
+        verdicts = iter(self._verdicts([outcome for one in wrong for outcome in one.outcomes]))
+        for one in wrong:
+            taken = [canonical(answer) for _, answer in one.outcomes if next(verdicts).passed]
+            self._check(not taken, one.gate, one.detail.format(", ".join(taken)[:160]))
 
-    def _dropped_step(self, final: State) -> None:
-        """Without one of the writes that matter (or, when none is asked, without a result) it fails."""
-        task = self.task
+    def _idle(self) -> Wrong:
+        """An agent that does nothing."""
+        outcomes = [(self.bundle.state, None)]
+        return Wrong("no-op", "an agent that does and says nothing passes", outcomes)
+
+    def _told(self) -> list[Wrong]:
+        """On a state-changing task: the right answer of an agent that does nothing."""
+        if not self.task.changes_state:
+            return []
+        outcomes = [(self.bundle.state, self.task.reference_answer)]
+        return [Wrong("no-op", "the right answer passes although the state was left as it was", outcomes)]
+
+    def _dropped_step(self, final: State) -> list[Wrong]:
+        """Without one of the writes that matter or, when none is asked, without a result."""
+        task, found = self.task, []
         if not task.changes_state:
             others = [x for x in IDLE_ANSWERS if canonical(x) != canonical(task.reference_answer)]
-            taken = [canonical(answer) for answer in others if self._passes(final, answer)[0]]
-            self._check(not taken, "dropped-step", f"passes with the answer {', '.join(taken)}")
-            return
+            return [Wrong("dropped-step", "passes with the answer {}", [(final, x) for x in others])]
         wanted = self._change(final)
         for index, step in enumerate(task.chain):
             if not self._writes(step):
                 continue
-            rest = replay(self.server, task.chain[:index] + task.chain[index + 1 :], task.seed)
+            rest = replay(in_series(self.server), task.chain[:index] + task.chain[index + 1 :], task.seed)
             if rest.final is None or self._change(rest.final) == wanted:
                 continue
-            passed, _ = self._passes(rest.final, task.reference_answer)
-            self._check(not passed, "dropped-step", f"passes without step {index + 1}, {step.tool}")
+            detail = f"passes without step {index + 1}, {step.tool}"
+            found.append(Wrong("dropped-step", detail, [(rest.final, task.reference_answer)]))
+        return found
 
-    def _perturbed(self, final: State) -> None:
-        """The right state with an answer that is a little off fails; judged parts are not for programs."""
+    def _perturbed(self, final: State) -> Wrong:
+        """The right state with an answer that is a little off; judged parts are not for programs."""
         seen = canonical(for_programs(self.task.verifier, self.task.reference_answer))
-        taken = [
-            canonical(answer)
-            for answer in perturbed(self.task.reference_answer)
-            if canonical(for_programs(self.task.verifier, answer)) != seen and self._passes(final, answer)[0]
-        ]
-        self._check(not taken, "perturbed", f"passes with the wrong answer {', '.join(taken)[:160]}")
+        moved = perturbed(self.task.reference_answer)
+        others = [x for x in moved if canonical(for_programs(self.task.verifier, x)) != seen]
+        return Wrong("perturbed", "passes with the wrong answer {}", [(final, x) for x in others])

@@ -17,6 +17,7 @@ import networkx as nx
 
 from synth.author.base import Author, Executed, World
 from synth.env.bundle import Bundle
+from synth.env.series import in_series
 from synth.env.serving import EpisodeLike, ServerLike
 from synth.env.state import rows
 from synth.graph import build_graph, opaque_refs, to_networkx
@@ -198,7 +199,7 @@ def make_tasks(
     Args:
         reject: called with the reason of every discarded draw (for the funnel).
     """
-    world = world_of(bundle)
+    world, server = world_of(bundle), in_series(server)  # the gates prove what comes of a walk
     tables = bundle.manifest.tables
     graph = to_networkx(bundle.graph or build_graph(bundle.tools, tables))
     opaque = opaque_refs(tables)

@@ -17,6 +17,7 @@ from typing import Any
 from synth.author.base import Author, ProgramDraft
 from synth.env.bundle import Bundle
 from synth.env.episode import VerifierServer
+from synth.env.series import in_series
 from synth.env.serving import ServerLike
 from synth.env.state import State
 from synth.leaks import find_leaks
@@ -45,7 +46,7 @@ def make_tasks(
     Args:
         calls: fewest and most calls of a solution (synth.difficulty); None: any number up to MAX_CALLS.
     """
-    world = world_of(bundle)
+    world, server = world_of(bundle), in_series(server)  # the gates prove what comes of a draft
     note = reject or (lambda reason: None)
     tasks: dict[str, Task] = {}
     intents: set[str] = set()
@@ -136,14 +137,19 @@ class Trial:
     error: str | None
 
     @cached_property
+    def _verdicts(self) -> list[Verdict]:
+        start = self.bench.bundle.state
+        return self.bench.judge(self.draft, [(self.final or start, self.answer), (start, None)])
+
+    @property
     def gold(self) -> Verdict:
         """The verifier on what the solution did and answered."""
-        return self.bench.judge(self.draft, self.final or self.bench.bundle.state, self.answer)
+        return self._verdicts[0]
 
-    @cached_property
+    @property
     def idle(self) -> Verdict:
         """The verifier on an agent that does and says nothing."""
-        return self.bench.judge(self.draft, self.bench.bundle.state, None)
+        return self._verdicts[1]
 
     @cached_property
     def leaks(self) -> list[str]:
@@ -167,10 +173,11 @@ class TrialBench:
             final = None if failed else episode.snapshot()
         return Trial(self, draft, result.answer, result.calls, final, result.error)
 
-    def judge(self, draft: ProgramDraft, final: State, answer: Any) -> Verdict:
+    def judge(self, draft: ProgramDraft, outcomes: list[tuple[State, Any]]) -> list[Verdict]:
+        """The draft's verifier on (final state, answer) pairs."""
         manifest = self.bundle.manifest
-        return self.verifiers.run(
-            draft.verifier, self.bundle.state, final, answer, manifest.tables, manifest.audit_tables
+        return self.verifiers.run_all(
+            draft.verifier, self.bundle.state, outcomes, manifest.tables, manifest.audit_tables
         )
 
     def faults(self, draft: ProgramDraft, seed: int) -> list[str]:
@@ -185,7 +192,9 @@ class TrialBench:
             wrong = "; ".join(f"{c.name}: {c.detail}" for c in trial.gold.checks if not c.passed)
             found.append(f"the verifier fails the solution, which answers {canonical(trial.answer)}: {wrong}")
         else:
-            taken = [a for a in perturbed(trial.answer) if self.judge(draft, trial.final, a).passed]
+            wrong = perturbed(trial.answer)
+            verdicts = self.judge(draft, [(trial.final, answer) for answer in wrong])
+            taken = [a for a, verdict in zip(wrong, verdicts, strict=True) if verdict.passed]
             found += [f"the verifier passes the wrong answer {canonical(a)}" for a in taken]
         if trial.idle.passed:
             found.append("the verifier passes an agent that does nothing and answers nothing")

@@ -1,9 +1,10 @@
 """A tool's unit tests, run in the sandbox, and the promises that only running shows.
 
-Each case of a bundle's ``cases/<name>.jsonl`` runs twice, each time in a fresh episode: the result or
-error code and the effect on the state must be the expected ones, and both runs equal. What
-comes out is the tool's real pass rate, the failed cases, and gates in the ledger of
-:mod:`synth.admission`.
+Each case of a bundle's ``cases/<name>.jsonl`` runs twice, each time from a fresh start: the result or
+error code and the effect on the state must be the expected ones, and both runs equal. The first runs of a
+tool have a process of their own and are what counts; the second runs go backwards, in a process that other
+tools use too (:mod:`synth.env.series`), so what remembers something where no reset reaches differs. What
+comes out is the tool's real pass rate, the failed cases, and gates in the ledger of :mod:`synth.admission`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jsonschema import Draft202012Validator
 
 from synth.env import state as states
+from synth.env.series import in_series, own_series
 from synth.errors import InfrastructureError
 from synth.gates import Fault, Ledger, Progress
 from synth.types import Tool, ToolCase
@@ -49,7 +51,7 @@ class _Outcome:
 
 
 def _run_case(server: ServerLike, bundle: Bundle, tool: Tool, case: ToolCase, last: bool = False) -> _Outcome:
-    """One case in a fresh episode. A tool under which its process dies twice has failed, not the machine."""
+    """One case from a fresh start. A tool under which its process dies twice has failed, not the machine."""
     try:
         return _run_once(server, bundle, tool, case)
     except InfrastructureError as err:
@@ -97,7 +99,7 @@ def _case_problem(case: ToolCase, got: _Outcome, audit_tables: Sequence[str]) ->
 
 
 def _test_tool(server: ServerLike, bundle: Bundle, tool: Tool, ledger: Ledger) -> tuple[float, list[Fault]]:
-    """Run each case of a tool twice, in fresh episodes.
+    """Run each case of a tool twice, from a fresh start each time.
 
     Returns:
         The share of cases that passed, and what failed. Determinism, the promise of
@@ -105,8 +107,11 @@ def _test_tool(server: ServerLike, bundle: Bundle, tool: Tool, ledger: Ledger) -
     """
     failed, unequal, misshapen, disturbed, wrote = [], [], [], [], False
     validator = Draft202012Validator(tool.output_schema)
-    for number, case in enumerate(tool.cases, start=1):
-        got, again = (_run_case(server, bundle, tool, case) for _ in range(2))
+    with own_series(server) as own:
+        first_runs = [_run_case(own, bundle, tool, case) for case in tool.cases]
+    second_runs = [_run_case(in_series(server), bundle, tool, case) for case in reversed(tool.cases)]
+    runs = zip(tool.cases, first_runs, reversed(second_runs), strict=True)
+    for number, (case, got, again) in enumerate(runs, start=1):
         name = f"{tool.name}#{number}"
         if not got.same_as(again):
             unequal.append(name)

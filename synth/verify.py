@@ -264,16 +264,33 @@ def verify(
     Raises:
         CallerError: a rubric that can't be evaluated here.
     """
+    return verify_all(task, bundle, initial, [(final, answer)], verifier_server, judge)[0]
+
+
+def verify_all(
+    task: Task,
+    bundle: Bundle,
+    initial: State,
+    outcomes: Sequence[tuple[State, Any]],
+    verifier_server: VerifierServer | None,
+    judge: Judge | None = None,
+) -> list[Verdict]:
+    """:func:`verify` for several outcomes (final state, answer) of one task, for little more than one costs;
+    see :meth:`synth.env.verifier.VerifierServer.run_all` for what programs then share."""
     manifest = bundle.manifest
-    if isinstance(task.verifier, Rubric):
-        needs_state = any(criterion.field == "state" for criterion in task.verifier.criteria)
-        diff = state_change(initial, final, manifest.tables, manifest.audit_tables) if needs_state else None
-        checks = evaluate(task.verifier, answer, diff, judge, task.instruction)
-        return Verdict(passed=bool(checks) and all(c.passed for c in checks), checks=tuple(checks))
-    if verifier_server is None:
-        raise CallerError(f"task {task.id}: its verifier is a program, which needs a verifier server")
-    code = task.verifier.code
-    return verifier_server.run(code, initial, final, answer, manifest.tables, manifest.audit_tables)
+    if not isinstance(task.verifier, Rubric):
+        if verifier_server is None:
+            raise CallerError(f"task {task.id}: its verifier is a program, which needs a verifier server")
+        code = task.verifier.code
+        return verifier_server.run_all(code, initial, outcomes, manifest.tables, manifest.audit_tables)
+    rubric, diffs, verdicts = task.verifier, {}, []
+    needs_state = any(criterion.field == "state" for criterion in rubric.criteria)
+    for final, answer in outcomes:
+        if needs_state and id(final) not in diffs:
+            diffs[id(final)] = state_change(initial, final, manifest.tables, manifest.audit_tables)
+        checks = evaluate(rubric, answer, diffs.get(id(final)), judge, task.instruction)
+        verdicts.append(Verdict(passed=bool(checks) and all(c.passed for c in checks), checks=tuple(checks)))
+    return verdicts
 
 
 def verdict_with(verdict: Verdict, task: Task, answer: Any, judge: Judge) -> Verdict:

@@ -106,6 +106,21 @@ class Guarded(sqlite3.Connection):
         return False
 
 
+def opened(tables: bytes) -> Guarded:
+    """The database of an episode, in memory and under guard.
+
+    Raises:
+        sqlite3.DatabaseError: the bytes are none.
+    """
+    db = Guarded(":memory:", isolation_level=None)
+    db.deserialize(tables)
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.guard()
+    db.row_factory = sqlite3.Row
+    return db
+
+
 class Context:
     """The world as a tool sees it.
 

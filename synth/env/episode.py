@@ -28,6 +28,7 @@ from synth.env import frames
 from synth.env.bundle import Bundle, read_bundle
 from synth.env.readable import readable
 from synth.env.sandbox import Limits, Provider, pick_provider
+from synth.env.series import Series
 from synth.env.state import State, diff, digest
 from synth.env.verifier import VerifierServer, run_verifier
 from synth.env.zygote import Zygote
@@ -139,7 +140,7 @@ class EnvServer:
     """A sandboxed server for one bundle.
 
     Args:
-        bundle_path: folder of the bundle.
+        bundle_path: folder of the bundle, or what was read from it.
         provider: isolation; by default the strongest that works here.
         limits: limits of every episode.
 
@@ -149,13 +150,18 @@ class EnvServer:
     """
 
     def __init__(
-        self, bundle_path: str | Path, *, provider: Provider | None = None, limits: Limits | None = None
+        self,
+        bundle_path: str | Path | Bundle,
+        *,
+        provider: Provider | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.bundle: Bundle = read_bundle(bundle_path)
+        self.bundle = bundle_path if isinstance(bundle_path, Bundle) else read_bundle(bundle_path)
         self.limits = limits or Limits()
         self.provider = provider or pick_provider()
         self.tools = {tool.name: tool for tool in self.bundle.tools}
         self._checks = ArgumentChecks(self.bundle.tools)
+        self.series = Series(self)
         self._open: set[int] = set()
         index, blob = self.bundle.state.pack()
         config = {
@@ -177,6 +183,8 @@ class EnvServer:
             InfrastructureError: the sandbox is gone, or too many episodes are open.
         """
         if len(self._open) >= self.limits.processes:
+            self.series.close()  # its process only waits
+        if len(self._open) >= self.limits.processes:
             raise InfrastructureError(f"{len(self._open)} episodes of one environment are open; close some")
         number, sock = self._zygote.fork()
         episode = Episode(self, number, sock)
@@ -194,6 +202,7 @@ class EnvServer:
 
     def close(self) -> None:
         """End the sandbox with all its episodes."""
+        self.series.close()
         self._zygote.close()
 
     def _forget(self, number: int) -> None:
@@ -262,6 +271,8 @@ class Episode:
         deadline = time.monotonic() + self.server.limits.wall_s
         try:
             reply, blob = self._exchange({"op": op}, self.server.limits.state_mb << 20, deadline)
+            if reply.get("pristine") is True:
+                return reply, self.server.bundle.state
             return reply, State.unpack(reply["index"], blob)
         except (TimeoutError, frames.FrameTooLarge, KeyError, TypeError, ValueError) as err:
             self._die(f"no snapshot: {type(err).__name__} {err}")
@@ -294,6 +305,20 @@ class Episode:
             self._exchange(message, frames.HEADROOM, deadline, blob)
         except (TimeoutError, frames.FrameTooLarge, ValueError) as err:
             self._die(f"not restored: {type(err).__name__} {err}")
+            raise InfrastructureError(self.dead or "") from None
+
+    def reset(self, seed: int) -> None:
+        """Begin again in the same process: pristine state, fresh globals of the tools, clock and ids at
+        their start. For :class:`synth.env.series.Series`; rollouts have a process of their own.
+
+        Raises:
+            InfrastructureError: the episode is dead or does not answer in time.
+        """
+        deadline = time.monotonic() + self.server.limits.wall_s
+        try:
+            self._exchange({"op": "reset", "seed": seed}, frames.HEADROOM, deadline)
+        except (TimeoutError, frames.FrameTooLarge, ValueError) as err:
+            self._die(f"not reset: {type(err).__name__} {err}")
             raise InfrastructureError(self.dead or "") from None
 
     def changes(self, since: State | None = None) -> str:

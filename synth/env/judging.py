@@ -1,7 +1,7 @@
-"""The code of a verifier inside its sandbox: two states and an answer in, checks out.
+"""The code of a verifier inside its sandbox: states and answers in, checks out.
 
-A forked child of :mod:`synth.env.worker` judges once, for :class:`synth.env.verifier.VerifierServer`, and
-ends. Standard library only.
+A forked child of :mod:`synth.env.worker` judges what one request holds, for
+:class:`synth.env.verifier.VerifierServer`, and ends. Standard library only.
 """
 
 from __future__ import annotations
@@ -53,24 +53,29 @@ class StateView:
         return {name: change for name, change in changes.items() if name not in self._audit}
 
 
-def verify_one(sock: socket.socket) -> None:
+def verify_all(sock: socket.socket) -> None:
+    """Judge each outcome of a request; the code runs anew for each, and sees views of its own."""
     request, blob = frames.receive(sock, LARGEST)
-    cut = request["cut"]
     # tables come as plain JSON: attribute access is all that the differences need of them
     tables = json.loads(json.dumps(request["tables"]), object_hook=lambda d: SimpleNamespace(**d))
-    views = [
-        StateView(State.unpack(request[which], part), tables, request["audit_tables"])
-        for which, part in (("initial", blob[:cut]), ("final", blob[cut:]))
-    ]
-    names: dict[str, Any] = {"__name__": "verifier", "__builtins__": builtins}
-    try:
-        exec(compile(request["code"], "<verifier>", "exec", dont_inherit=True), names)
-        checks = [_check(item) for item in names["verify"](*views, request["answer"])]
-        if not checks:
-            raise ValueError("verify returned no checks")
-        frames.send(sock, {"checks": checks})
-    except BaseException as err:
-        frames.send(sock, {"failed": describe(err)})
+    states, at = [], 0
+    for index, size in request["states"]:  # the initial one first
+        states.append(State.unpack(index, blob[at : at + size]))
+        at += size
+    audit, code, verdicts = request["audit_tables"], None, []
+    for which, answer in request["outcomes"]:
+        views = [StateView(state, tables, audit) for state in (states[0], states[which])]
+        names: dict[str, Any] = {"__name__": "verifier", "__builtins__": builtins}
+        try:
+            code = code or compile(request["code"], "<verifier>", "exec", dont_inherit=True)
+            exec(code, names)
+            checks = [_check(item) for item in names["verify"](*views, answer)]
+            if not checks:
+                raise ValueError("verify returned no checks")
+            verdicts.append({"checks": checks})
+        except BaseException as err:
+            verdicts.append({"failed": describe(err)})
+    frames.send(sock, {"verdicts": verdicts})
 
 
 def _check(item: Any) -> list[Any]:

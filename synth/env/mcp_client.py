@@ -129,7 +129,11 @@ class McpEnvServer:
 
     def check_arguments(self, name: str, arguments: Any) -> ToolResult | None:
         """None when the tool exists and the arguments fit its schema, else the caller's fault."""
-        return self._checks.refusal(name, arguments)
+        refusal = self._checks.refusal(name, arguments)
+        if refusal is None and not _is_text(json.dumps(arguments, ensure_ascii=False)):
+            wrong = "not text: half of a surrogate pair, which MCP cannot carry"
+            return ToolResult(None, "invalid_arguments", wrong, "caller")
+        return refusal
 
     def close(self) -> None:
         """End all episodes and the event loop."""
@@ -327,6 +331,14 @@ async def all_tools(client: Client) -> list[types.Tool]:
         cursor = page.next_cursor
         if not cursor or len(found) > 1000:
             return found
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _reason(err: BaseException) -> str:

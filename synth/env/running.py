@@ -12,7 +12,7 @@ import json
 from types import CodeType
 
 from synth.env import frames
-from synth.env.context import Context, Guarded, ToolError
+from synth.env.context import Context, Guarded, ToolError, opened
 from synth.env.state import State
 
 TYPE_CHECKING = False  # typing's own costs every episode (see frames.py)
@@ -58,7 +58,9 @@ class EpisodeProcess:
         self.functions: dict[str, Any] = {}
         self.solving = False
         self.db: Guarded = config["db"]
-        self.context = Context(self.db, dict(config["state"].files), config["clock"], hello["seed"])
+        self.pristine: State = config["state"]
+        self.clock: str = config["clock"]
+        self.context = Context(self.db, dict(self.pristine.files), self.clock, hello["seed"])
         frames.send(sock, {"ready": True})
 
     def run(self) -> None:
@@ -75,16 +77,38 @@ class EpisodeProcess:
         if request["op"] == "call":
             frames.send(self.sock, {}, text=self.call(request["tool"], request["arguments"]))
         elif request["op"] == "snapshot":
-            index, packed = State(self.db.serialize(), self.context.files).pack()
-            frames.send(self.sock, {"index": index}, packed)
+            self.snapshot()
         elif request["op"] == "save":
             index, packed = State(self.db.serialize(), self.context.files).pack()
             frames.send(self.sock, {"index": index, **self.context.marks()}, packed)
         elif request["op"] == "restore":
             self.restore(request, blob)
             frames.send(self.sock, {"ready": True})
+        elif request["op"] == "reset":
+            self.reset(request["seed"])
+            frames.send(self.sock, {"ready": True})
         elif request["op"] == "solve":
             frames.send(self.sock, {}, text=self.solve(request["code"]))
+
+    def snapshot(self) -> None:
+        """Send the state; that nothing has changed is said in a word."""
+        tables = self.db.serialize()
+        if tables == self.pristine.tables and self.context.files == self.pristine.files:
+            frames.send(self.sock, {"pristine": True})
+            return
+        index, packed = State(tables, self.context.files).pack()
+        frames.send(self.sock, {"index": index}, packed)
+
+    def reset(self, seed: int) -> None:
+        """Begin again: pristine rows and files behind a new connection, clock, ids and tools as at the start.
+
+        What code left elsewhere in the interpreter (a module that it altered) stays, as it does from call to
+        call; see :mod:`synth.env.series` for who may live with that.
+        """
+        self.db.close()
+        self.db = opened(self.pristine.tables)
+        self.context = Context(self.db, dict(self.pristine.files), self.clock, seed)
+        self.functions = {}
 
     def restore(self, saved: dict[str, Any], blob: bytes) -> None:
         """Go back to a saved moment: rows, files, clock, ids, and tools without memories of their own."""

@@ -25,7 +25,10 @@ IMPORTED = "mcp_server"  # the key of ``manifest.generator`` that says: served b
 class EpisodeLike(Protocol):
     """One run of an environment: used once, by one thread at a time, never reset."""
 
-    dead: str | None
+    @property
+    def dead(self) -> str | None:
+        """Why it has ended, once it has."""
+        ...
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Run a tool. Faults of caller and environment are results; a dead sandbox raises."""
@@ -88,8 +91,9 @@ def open_environment(
         CallerError: the bundle is damaged, its program is not installed here, or no sandbox works.
         InfrastructureError: the sandbox does not start.
     """
-    if is_imported(read_bundle(path)):
+    bundle = read_bundle(path)
+    if is_imported(bundle):
         from synth.env.mcp_client import McpEnvServer  # the SDK takes a second to import
 
         return McpEnvServer(path, provider=None if isinstance(provider, Nest) else provider, limits=limits)
-    return EnvServer(path, provider=provider, limits=limits)
+    return EnvServer(bundle, provider=provider, limits=limits)

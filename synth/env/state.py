@@ -229,11 +229,29 @@ def digest(state: State, audit_tables: Sequence[str] = ()) -> str:
         if name in audit_tables:
             continue
         total.update(canonical(["table", name, table.names]).encode())
-        for line in sorted(map(canonical, table.rows)):
-            total.update(line.encode("utf-8", "surrogatepass") + b"\n")
+        total.update(_lines(table))
     for path in sorted(state.files):
         total.update(canonical(["file", path, hashlib.sha256(state.files[path]).hexdigest()]).encode())
     return total.hexdigest()
+
+
+_known_lines: dict[
+    str, bytes
+] = {}  # of tables by their text: most tables of most states are the pristine ones
+_KNOWN = 64, 256_000  # so many tables at most, and characters of one
+
+
+def _lines(table: _Table) -> bytes:
+    """Rows of a table as canonical lines, sorted."""
+    found = _known_lines.get(table.text)
+    if found is None:
+        lines = sorted(map(canonical, table.rows))
+        found = "".join(line + "\n" for line in lines).encode("utf-8", "surrogatepass")
+        if len(table.text) <= _KNOWN[1]:
+            if len(_known_lines) >= _KNOWN[0]:
+                _known_lines.clear()
+            _known_lines[table.text] = found
+    return found
 
 
 def diff(before: State, after: State) -> StateDiff:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -169,9 +169,18 @@ def writes(shop: Workshop, label: str) -> Iterator[Written]:
             continue
         tool, case = rng.choice(plain)
         arguments = Variation(shop.known, tool, case.arguments, rng).arguments
-        told = values(arguments)
+        told = values(_in_words(arguments, shop.known.records))
         text = order(tool, other=rng.random() < 0.5) + (f", with {told}" if told else "")
         yield Written(ToolStep(tool=tool.name, arguments=arguments), text)
+
+
+def _in_words(value: Any, tables: Collection[str]) -> Any:
+    """Names of tables as a person would say them: "order lines"."""
+    if isinstance(value, dict):
+        return {name: _in_words(inner, tables) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_in_words(part, tables) for part in value]
+    return words(value) if isinstance(value, str) and "_" in value and value in tables else value
 
 
 def _sql_write(shop: Workshop, rng: random.Random) -> Iterator[Written]:

@@ -10,6 +10,7 @@ from fixtures.make import library, parking
 from arena.cold_start import run_sft
 from arena.folder import write_records, write_text
 from arena.training import read_config, run_train
+from rl.jobs import RolloutLimits
 from synth.env.bundle import write_bundle
 from synth.errors import CallerError
 from synth.types import ToolStep
@@ -61,6 +62,12 @@ def test_a_policy_learns_from_replayed_solutions_and_training_goes_on_from_it(ru
     assert run_train(run, run / "train" / "sft" / "policy", config_file=grpo) == 0
 
 
+def test_renamed_copies_are_learnt_from_beside_the_examples_and_none_of_what_is_kept_out(run, policy, capsys):
+    assert run_sft(run, policy, config_file=config(run, renamed=2), epochs=1, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["examples"], told["kept_out"]) == (3 + 2 * 3, 1)
+
+
 def test_examples_that_do_not_fit_a_row_are_counted_and_none_at_all_is_a_mistake(run, policy):
     with pytest.raises(CallerError, match=r"row_length 64: the shortest example has \d+ tokens"):
         run_sft(run, policy, config_file=config(run, row_length=64))
@@ -88,5 +95,6 @@ def test_the_arena_takes_its_limits_from_a_training_config(run, policy, tmp_path
     path = tmp_path / "t.toml"
     path.write_text("[limits]\nmax_len = 3072\n")
     assert cli.main(["arena", str(run), "--config", str(path)]) == 0
-    assert seen[0][-1] == read_config(path, None, None).limits
-    assert seen[0][-1].max_len == 3072
+    limits = next(given for given in seen[0] if isinstance(given, RolloutLimits))
+    assert limits == read_config(path, None, None).limits
+    assert limits.max_len == 3072

@@ -1,12 +1,14 @@
 """Two worker processes against one: the same environments, mined, validated and given tasks.
 
-    python tests/bench/bench_beam.py [--environments 400] [--tasks 6] [--json]
+    python tests/bench/bench_beam.py [--environments 400] [--tasks 6] [--ceiling] [--json]
 
 Start-up is left out: each side first does two environments in its own run folder, and the time that this
 took beyond their work is taken off (importing Beam, starting workers, each stage's pipeline). Both sides run
 in one invocation, one after the other, in fresh processes, and must leave the same bytes. A machine with
 other work to do makes the ratio meaningless; the load is printed with it, and the processor seconds of both
-sides, which say whether the second worker does work that one alone would not have.
+sides, which say whether the second worker does work that one alone would not have. ``--ceiling`` also starts
+two one-worker runs at the same time, which share nothing but the machine: 2 x the time of one / the time of
+both bounds what any division of the work can give here.
 """
 
 from __future__ import annotations
@@ -54,7 +56,15 @@ def side(run: Path, count: int, workers: int, tasks: int) -> dict[str, Any]:
     return json.loads(made.stdout.splitlines()[-1]) | {"cpu": cpu}
 
 
-def measure(count: int, tasks: int, room: Path) -> dict[str, Any]:
+def ceiling(count: int, tasks: int, room: Path, alone: float) -> float:
+    """2 x ``alone`` / the seconds of the slower of two one-worker runs of ``count`` environments at once."""
+    runs = [[sys.executable, "-c", SIDE, str(room / name), str(count), "1", str(tasks)] for name in "ab"]
+    started = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for run in runs]
+    made = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
+    return 2 * alone / max(one["seconds"] for one in made)
+
+
+def measure(count: int, tasks: int, room: Path, bound: bool = False) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "environments": count,
         "tasks_drafted": tasks,
@@ -74,7 +84,12 @@ def measure(count: int, tasks: int, room: Path) -> dict[str, Any]:
     for part in PARTS:
         same = fingerprint(room / "run1" / part) == fingerprint(room / "run2" / part)
         assert same, f"{part} differ between one and two workers"
+    if bound:
+        alone = figures["seconds_1"]
+        figures["ceiling_two_runs_side_by_side"] = round(ceiling(count, tasks, room / "both", alone), 3)
     figures["load_after"] = os.getloadavg()[0]
+    for workers, seconds in net.items():
+        figures[f"environments_a_minute_{workers}"] = round(60 * count / seconds, 1)
     figures["environments_a_minute_a_core"] = round(60 * count / net[2] / 2, 2)
     ratio = round(net[1] / net[2], 3)
     return {
@@ -91,11 +106,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--environments", type=int, default=400)
     parser.add_argument("--tasks", type=int, default=6)
+    parser.add_argument("--ceiling", action="store_true", help="also two one-worker runs side by side")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     ours = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as room:
-        result = measure(ours.environments, ours.tasks, Path(room))
+        result = measure(ours.environments, ours.tasks, Path(room), ours.ceiling)
     if ours.json:
         print(json.dumps(result))
     else:

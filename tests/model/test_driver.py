@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 
@@ -28,8 +29,9 @@ def sharp(config):
 def make(config, sharp):
     """Engines that share their compiled programs."""
 
-    def make(slots=8, **options):
-        return Engine(config, sharp, slots=slots, shard=4, max_len=256, eos_id=EOS, **options)
+    def make(slots=8, exact=False, **options):
+        how = dataclasses.replace(config, batch_invariant=exact)
+        return Engine(how, sharp, slots=slots, shard=4, max_len=256, eos_id=EOS, **options)
 
     return make
 
@@ -76,10 +78,11 @@ def test_a_request_gives_what_the_slots_by_hand_give(make, driver):
     assert result.versions == [0] * len(result.tokens)
 
 
-def test_the_same_request_alone_and_among_31_neighbours(make):
+@pytest.mark.parametrize("exact", [False, True], ids=["plain", "batch_invariant"])
+def test_the_same_request_alone_and_among_31_neighbours(make, exact):
     """The same tokens and the same bits, with cut-off and greedy neighbours beside it."""
     request = Request(ids(30), 40, seed=3)
-    with Driver(make(32)) as driver:
+    with Driver(make(32, exact)) as driver:
         alone = driver.submit(request).result(60)
         how = [Sampling(), Sampling(temperature=0), Sampling(top_k=5), Sampling(0.7, top_p=0.8)]
         others = [Request(ids(10 + n, n), 60, seed=n, sampling=how[n % 4]) for n in range(31)]

@@ -63,6 +63,29 @@ for axes, how, said in ways:
     same(cut_grads, jax.device_get(grads), 1e-5)
 """
 
+EXACT = """
+params, batch = init_params(base, 0), make_batch(32)
+exact = dataclasses.replace(base, batch_invariant=True)
+score = lambda config: jax.jit(lambda params, batch: token_logprobs(make_graphdef(config), params, batch))
+logp, entropy = score(exact)(params, batch)
+loss, grads = value_and_grad(base)(params, batch)
+for axes, how in (
+    (dict(data=2, fsdp=2, tensor=2), {}),
+    (dict(fsdp=2, sequence=2, tensor=2), dict(scan_layers=True, remat="attention", vocab_chunks=4)),
+):
+    config, mesh = dataclasses.replace(exact, **how), make_mesh(**axes)
+    here = shard_params(mesh, stack_layers(params) if config.scan_layers else params)
+    with on_mesh(mesh):
+        cut_logp, cut_entropy = score(config)(here, shard_batch(mesh, batch))
+        cut_loss, cut_grads = value_and_grad(config)(here, shard_batch(mesh, batch))
+    gap = np.abs(cut_logp - logp)
+    assert gap.max() <= 1e-5 and (gap == 0).mean() > 0.99, gap
+    same(cut_entropy, entropy, 1e-5)
+    np.testing.assert_allclose(cut_loss, loss, atol=1e-5)
+    cut_grads = jax.device_get(cut_grads)
+    same(unstack_layers(cut_grads) if config.scan_layers else cut_grads, jax.device_get(grads), 1e-5)
+"""
+
 WEIGHTS = """
 from pathlib import Path
 from model import hf, weights
@@ -146,6 +169,12 @@ def on_eight_devices(part: str, *args: str) -> None:
 def test_loss_and_gradient_are_those_of_one_device():
     """Weights and batch cut in three ways, with the layers under scan, remat and a loss in parts."""
     on_eight_devices(TRAINING)
+
+
+@pytest.mark.slow
+def test_batch_invariant_sums_are_those_of_one_device_to_the_bit():
+    """Sums over cut axes are joined in float64 too; the gradient stays float32."""
+    on_eight_devices(EXACT)
 
 
 def test_weights_are_read_onto_the_mesh_part_by_part(config, params, tokenizer, tmp_path):

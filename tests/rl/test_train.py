@@ -14,6 +14,7 @@ from model.engine import Engine
 from rl.groups import BatchConfig, group_samples, make_minibatches, sampling_metrics, teaches
 from rl.learner import Learner, LearnerConfig, OptimizerConfig
 from rl.metrics import Metrics, read_metrics
+from rl.policy import Policy
 from rl.pool import EnvPool
 from rl.rollout import RolloutLimits
 from rl.train import GRPOConfig, collect, episode_seed, task_at, train_grpo
@@ -115,6 +116,21 @@ def unbroken(half_trained, pool, twins, tmp_path_factory):
 def test_rule_3_sampler_and_trainer_agree(unbroken):
     for row in read_metrics(unbroken[1] / "train.jsonl"):
         assert row["sampler_trainer_gap"] <= 1e-5
+
+
+def test_rule_3_sampler_and_trainer_agree_to_the_bit_where_a_run_asks_for_it(
+    unbroken, half_trained, pool, twins, run_dir
+):
+    config = CONFIG.model_copy(update={"steps": 1, "batch_invariant": True})
+    trained = train_grpo(config, half_trained, twins, pool, run_dir)
+    gap = [row["sampler_trainer_gap"] for row in read_metrics(run_dir / "train.jsonl")]
+    plain = [row["sampler_trainer_gap"] for row in read_metrics(unbroken[1] / "train.jsonl")]
+    # nearly always 0; a sum in the middle between two float32 numbers may fall to either side
+    assert max(gap) < max(plain) / 4
+    assert not Policy.load(run_dir / "policy").config.batch_invariant, "how it was run is no part of it"
+    assert trained.config.batch_invariant
+    with pytest.raises(CallerError, match="rounds to float32"):
+        train_grpo(config, half_trained.running(compute_dtype="bfloat16"), twins, pool, run_dir)
 
 
 def test_a_run_leaves_its_trajectories_metrics_and_policy(unbroken, half_trained):

@@ -119,9 +119,20 @@ def refuse():
     return {"error": {"code": "not_allowed", "message": "never"}}
 
 
-SCHEMAS = {"get_note": {"title": TEXT}, "add_note": {"title": TEXT, "text": TEXT}, "log": {"line": TEXT}}
+def echo(value):
+    return {"value": value}
+
+
+def odd(kind):
+    """Results that are hardly JSON."""
+    deep = "[" * 100_000 + "]" * 100_000
+    return {"nan": '{"x": NaN}', "deep": deep, "digits": f"[{'9' * 5000}]", "half": '["\\ud800"]'}[kind]
+
+
+SCHEMAS = {"echo": {"value": NONE}, "odd": {"kind": TEXT}}
+SCHEMAS |= {"get_note": {"title": TEXT}, "add_note": {"title": TEXT, "text": TEXT}, "log": {"line": TEXT}}
 TOOLS = [list_notes, get_note, add_note, rewrite, log, sly, moment, count_runs]
-BAD = [die, hang, flood, escape, links, refuse]
+BAD = [die, hang, flood, escape, links, refuse, echo, odd]
 
 
 def listed():

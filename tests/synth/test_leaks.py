@@ -1,7 +1,10 @@
 """An instruction may not say tool, parameter, column or file names, nor the answer."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from synth import leaks as inside
 from synth.leaks import find_leaks
 from synth.types import Column, Table, Tool
 
@@ -119,3 +122,18 @@ def test_a_value_that_the_user_gives_on_purpose_may_be_the_answer():
     instruction = "Set the booking of Oslo to cancelled and tell me its status."
     assert leaks(instruction, "cancelled") == ['answer "cancelled"']
     assert leaks(instruction, "cancelled", given=["Cancelled"]) == []
+
+
+# letters that ``re.IGNORECASE`` takes for i, s and k, among others that it doesn't
+LETTERS = st.text(alphabet="iIsSkK\u0130\u0131\u017f\u212a\u00e9\u00df_- .mn1", max_size=30)
+
+
+@given(text=LETTERS, name=st.text(alphabet="iskISK_mn1", min_size=1, max_size=8))
+def test_no_name_is_passed_over_that_the_patterns_would_find(text, name):
+    """What is left out without a pattern is what no pattern could have found."""
+    found = inside._mentions(text, name)
+    inside._may_stand_in, real = lambda *_: True, inside._may_stand_in
+    try:
+        assert inside._mentions(text, name) == found
+    finally:
+        inside._may_stand_in = real

@@ -77,11 +77,19 @@ def bad(imported, tmp_path_factory):
     program = Program.from_json(bundle.manifest.generator["mcp_server"], bundle.path)
     program = replace(program, env={"BAD": "1", "OUTSIDE": str(outside)})
     names = ("die", "hang", "flood", "escape", "links", "refuse")
-    tools = [*bundle.tools, *(extra_tool(name, "", read_only=False) for name in names)]
+    takes = {"echo": {"value": {}}, "odd": {"kind": {"type": "string"}}} | {name: {} for name in names}
+    tools = [*bundle.tools, *(extra_tool(name, "", given, read_only=False) for name, given in takes.items())]
     seed = (bundle.path / SEED_FILE).read_bytes()
     limits = Limits(wall_s=5.0, output_bytes=100_000)
     with McpEnvServer.over(replace(bundle, tools=tools), program, seed, limits=limits) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def server_of_odd(bad):
+    """One episode for many calls that change nothing."""
+    with bad.open(0) as episode:
+        yield episode
 
 
 # --- what the import finds out ---------------------------------------------------------------------
@@ -248,6 +256,46 @@ def test_a_very_long_text_is_cut_and_says_so(bad):
     with bad.open(0) as episode:
         value = episode.call("flood", {}).value
     assert value.endswith("[cut: the result has 3000000 characters, shown are the first 100000]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["Ünïcödé 漢字 \u202e\U0001f40d\x00", None, 10**30, -0.0, 1e308, {"a": [{"b": None}]}, [[[[[]]]]], ""],
+)
+def test_odd_values_survive_the_trip_to_a_program_and_back(server_of_odd, value):
+    got = server_of_odd.call("echo", {"value": value})
+    assert (got.value, got.error_code) == ({"value": value}, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "not JSON compliant"),
+        pytest.param(10**5000, "not JSON", id="5001 digits"),
+        ("\ud800", "half of a surrogate pair"),
+        ({"\ud800": 1}, "half of a surrogate pair"),
+    ],
+)
+def test_what_json_cannot_say_is_the_callers_fault_and_never_reaches_the_program(server_of_odd, value, why):
+    got = server_of_odd.call("echo", {"value": value})
+    assert (got.error_code, got.fault) == ("invalid_arguments", "caller")
+    assert why in got.error_message
+    assert server_of_odd.dead is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "fault"),
+    [
+        ("nan", "None", "environment"),
+        ("deep", "'[[[[", None),
+        ("digits", "'[999", None),
+        ("half", "['", None),
+    ],
+)
+def test_results_that_are_hardly_json_stay_text_or_are_the_programs_fault(server_of_odd, kind, seen, fault):
+    got = server_of_odd.call("odd", {"kind": kind})
+    assert (repr(got.value)[: len(seen)], got.fault) == (seen, fault)
+    assert server_of_odd.dead is None
 
 
 # --- the sandbox --------------------------------------------------------------------------------------

@@ -38,6 +38,18 @@ def test_mining_twice_gives_the_same_database(mined):
         assert mining.mine(THEMES[theme_id], seed=1) == database
 
 
+def test_a_source_is_cleaned_once_a_process_and_nobody_spoils_what_is_kept(monkeypatch, mined):
+    cleaned = []
+    real = mining.clean
+    monkeypatch.setattr(mining, "clean", lambda source, rows: cleaned.append(source.id) or real(source, rows))
+    mining._usable.cache_clear()
+    theme = THEMES["city_flights"]
+    for number in range(3):
+        mining.mine(theme.model_copy(update={"id": f"{theme.id}--{number:03d}"}), seed=number)
+    assert mining.mine(theme, seed=1) == mined["city_flights"]
+    assert sorted(cleaned) == sorted(theme.spec["sources"])
+
+
 def test_another_seed_draws_other_rows(mined):
     other = mining.mine(THEMES["airport_slots"], seed=2)
     assert other.rows != mined["airport_slots"].rows

@@ -4,7 +4,8 @@ Every tool is listed and called over stdio (``agent-world mcp``, a process of it
 HTTP; both
 answer what an episode here answers. 50 sessions at once share no state. The MCP Inspector's command line
 is asked too, where ``AGENT_WORLD_INSPECTOR`` names its folder (``npm install
-@modelcontextprotocol/inspector``).
+@modelcontextprotocol/inspector``). ``AGENT_WORLD_RUN`` names a run of the demo whose own bundles are to be
+served; without it they are made anew.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from test_differential import synthesized
 from synth.env.bundle import read_bundle
 from synth.env.episode import EnvServer
 from synth.env.mcp_server import http_app
+from synth.themes import builtin
 
 SESSIONS = 50
+INSPECTOR_S = 600  # it starts Node and our command line anew for each question: slow on a busy machine
 
 
 def some_calls(bundle):
@@ -96,16 +99,34 @@ def conforms(path):
     assert over_stdio(path, calls) == wanted
 
 
+def themes_of_the_demo():
+    return [theme.id for theme in builtin("demo")]
+
+
+def bundle_of(theme, folder):
+    """As the demo left it in ``AGENT_WORLD_RUN``, or made as the demo makes it."""
+    run = os.environ.get("AGENT_WORLD_RUN")
+    return Path(run) / "bundles" / theme if run else synthesized(folder, theme)
+
+
 def test_a_bundle_answers_the_same_over_both_transports(tmp_path):
-    conforms(synthesized(tmp_path, 1)[0])
+    conforms(synthesized(tmp_path, themes_of_the_demo()[0]))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_every_bundle_of_the_demo_answers_the_same_over_both_transports(tmp_path):
-    paths = synthesized(tmp_path, 100)
-    assert len(paths) == 18
-    for path in paths:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("theme", themes_of_the_demo()[1:])
+def test_every_bundle_of_the_demo_answers_the_same_over_both_transports(theme, tmp_path):
+    conforms(bundle_of(theme, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_grown_bundles_answer_the_same_over_both_transports():
+    grown = sorted(Path(os.environ.get("AGENT_WORLD_RUN", "/nowhere")).glob("bundles/*-v2"))
+    if not grown:
+        pytest.skip("AGENT_WORLD_RUN names no run of the demo with grown environments")
+    for path in grown:
         conforms(path)
 
 
@@ -139,6 +160,7 @@ def test_fifty_sessions_at_once_share_no_state(tmp_path):
         assert loans == ["LN-9001", "LN-9002"][: 1 + number % 2]
 
 
+@pytest.mark.timeout(2 * INSPECTOR_S)
 def test_the_inspectors_command_line_lists_and_calls(tmp_path):
     folder = os.environ.get("AGENT_WORLD_INSPECTOR")
     if not folder or not shutil.which("node"):
@@ -148,7 +170,7 @@ def test_the_inspectors_command_line_lists_and_calls(tmp_path):
 
     def ask(*arguments):
         command = [str(program), "--cli", *serve, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSPECTOR_S, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-1000:]
         return json.loads(done.stdout)
 

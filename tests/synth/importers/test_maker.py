@@ -22,6 +22,7 @@ from synth.importers.phrasing import order, values
 from synth.importers.readings import records
 from synth.importers.real import HELD_OUT, import_known, table, write_made
 from synth.importers.seeds import SEEDS, lay, real_rows
+from synth.importers.workshop import _in_words
 from synth.types import Task, Tool, ToolCase, ToolStep
 
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="imported servers need bubblewrap")
@@ -102,6 +103,12 @@ def test_a_bundle_with_little_to_ask_about_ends_and_says_what_ran_out(notes, kep
 )  # fmt: skip
 def test_records_are_read_out_of_whatever_servers_answer(value, wanted):
     assert records(value) == wanted
+
+
+def test_a_table_is_told_in_words_and_other_values_as_they_are():
+    call = {"table": "order_lines", "data": {"title": "two_words", "rank": 3}, "names": ["order_lines", "x"]}
+    told = values(_in_words(call, ["order_lines", "cars"]))
+    assert told == 'table "order lines"; data with title two_words, rank 3; names "order lines" and x'
 
 
 def test_facts_of_sheets_typed_lines_and_labelled_texts():
