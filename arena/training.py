@@ -113,7 +113,9 @@ def read_place(mesh: str | None, rollout: str | None = None) -> tuple[Place, dic
         place = Place(MeshAxes.parse(mesh), sampling)
         return place, {"mesh": place.mesh}
     plan = read_plan(Path(mesh))
-    place, model = Place(plan.mesh, sampling or sampling_in(plan)), plan.train_model()
+    if sampling is None and plan.chips == jax.device_count():
+        sampling = sampling_in(plan)
+    place, model = Place(plan.mesh, sampling), plan.train_model()
     how = {name: getattr(model, name) for name in ("compute_dtype", "scan_layers", "remat", "vocab_chunks")}
     return place, how | {"mesh": place.mesh}
 
