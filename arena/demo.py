@@ -28,7 +28,7 @@ from arena.grow import grow_requested
 from arena.measure import load_policy
 from arena.report import rises, summary_table, write_report
 from arena.sample import Split, assert_held_out, split_environments
-from arena.warmup import solved_examples
+from arena.warmup import grouped, solved_episodes
 from beam_jobs import mine, synthesize, validate
 from beam_jobs.stage import Summary
 from model.compile_cache import use_compile_cache
@@ -185,7 +185,8 @@ class Demo:
                 return Policy.load(folder / "policy")
             tasks = RunFolder(self.root).tasks("train")
             with self.pool(list(tasks.values())) as pool, bar("replaying") as progress:
-                examples = solved_examples(self.root, "train", tasks, pool, policy.template, progress)
+                found = solved_episodes(self.root, "train", tasks, pool, policy.template, progress)
+                examples = grouped(found)
             longest = self.config.sft.row_length
             examples = [e for e in examples if len(e.ids) <= longest]
             held = examples[:: max(2, len(examples) // 24)]

@@ -19,23 +19,6 @@ from rl.pool import EnvPool
 from synth.types import Task, ToolStep
 
 
-def solved_examples(
-    root: Path,
-    tag: str,
-    tasks: Mapping[str, Task],
-    pool: EnvPool,
-    template: ChatTemplate,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> list[Sample]:
-    """One example a task: the first attempt on file, which makes the gold calls.
-
-    Returns:
-        Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in order of task ids. Those of
-        an environment are a group whose prompts begin alike.
-    """
-    return grouped(solved_episodes(root, tag, tasks, pool, template, progress))
-
-
 def solved_episodes(
     root: Path,
     tag: str,
@@ -45,7 +28,10 @@ def solved_episodes(
     progress: Callable[[int, int, str], None] | None = None,
     max_observation: int = MAX_OBSERVATION,
 ) -> list[ScriptedEpisode]:
-    """The episodes behind :func:`solved_examples`, which show ``max_observation`` characters of a result."""
+    """One episode a task: the first attempt on file, which makes the gold calls; in order of task ids.
+
+    ``max_observation`` characters of a tool's result are shown. :func:`grouped` makes examples of them.
+    """
     first: dict[str, dict] = {}
     for path in sorted(root.glob(f"solutions/*.{tag}.jsonl")):
         for line in path.read_text().splitlines():
@@ -66,7 +52,12 @@ def solved_episodes(
 
 
 def grouped(episodes: Sequence[ScriptedEpisode]) -> list[Sample]:
-    """Episodes as samples, which say how far the prompts of their environment are equal."""
+    """Episodes as samples, which say how far the prompts of their environment are equal.
+
+    Returns:
+        Samples with loss weight 1 on the assistant's tokens and 0 elsewhere, in the order of the episodes.
+        Those of an environment are a group whose prompts begin alike.
+    """
     shared: dict[str, tuple[int, ...]] = {}
     for episode in episodes:
         prompt = episode.ids[: episode.prompt_length]

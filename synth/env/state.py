@@ -235,9 +235,8 @@ def digest(state: State, audit_tables: Sequence[str] = ()) -> str:
     return total.hexdigest()
 
 
-_known_lines: dict[
-    str, bytes
-] = {}  # of tables by their text: most tables of most states are the pristine ones
+# of tables by their text: most tables of most states are the pristine ones
+_known_lines: dict[str, bytes] = {}
 _KNOWN = 64, 256_000  # so many tables at most, and characters of one
 
 
