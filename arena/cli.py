@@ -37,6 +37,7 @@ from arena.cli_serve import serve
 from arena.cli_sft import sft
 from arena.cli_synth import PASS_THROUGH, synth_app, tasks
 from arena.cli_themes import themes_app
+from model.huge_pages import with_huge_pages
 from synth.errors import AgentWorldError, CallerError
 
 app = typer.Typer(
@@ -84,6 +85,7 @@ app.command("plan")(plan)
 app.command("export")(export)
 app.command("bench", context_settings={**PASS_THROUGH, "allow_interspersed_args": False})(bench)
 
+COMPUTES = ("demo", "pretrain", "sft", "train", "arena", "serve")  # commands that run a model
 LOCAL_ONLY = ("demo", "pretrain", "import", "themes", "plan")
 
 
@@ -299,6 +301,8 @@ def view(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; the caller's mistakes become one line, no traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and words and words[0] in COMPUTES:
+        with_huge_pages()
     try:
         if words and words[0] in LOCAL_ONLY:
             _refuse_gcs(words)

@@ -17,13 +17,13 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from model.block_attention import MASKED, Blocks, attend_blocks, see_blocks
 from model.config import ModelConfig
 from model.exact import in_float64
 from model.kvcache import LayerCache
 from model.layers import Linear, RMSNorm, rotate
 from model.sharding import constrain
 
-MASKED = -1e30  # finite: a row with nothing to see gives a mean, not NaN (its result is never used)
 LANES = 128  # splash attention's tiles: it takes rows whose length is a multiple
 CHUNK = 128  # queries at a time against the keys before them; ours, measured: halves the gradient's time
 
@@ -34,7 +34,7 @@ class Segments(NamedTuple):
     ids: Int[Array, "B T"]
 
 
-See = Bool[Array, "B T S"] | Segments
+See = Bool[Array, "B T S"] | Segments | Blocks
 
 
 def choose(config: ModelConfig) -> str:
@@ -53,12 +53,18 @@ def choose(config: ModelConfig) -> str:
 
 
 def visibility(
-    config: ModelConfig, segment_ids: Int[Array, "B T"], branch_ids: Int[Array, "B T"] | None = None
+    config: ModelConfig,
+    segment_ids: Int[Array, "B T"],
+    branch_ids: Int[Array, "B T"] | None = None,
+    key_blocks: Int[Array, "B n m"] | None = None,
 ) -> See:
     """Who may see whom in rows; splash takes the segments, everything else a mask.
 
-    Rows with branches, and rows whose length the kernel's tiles don't divide, take the mask.
+    Rows with branches, and rows whose length the kernel's tiles don't divide, take the mask. On a CPU with
+    ``key_blocks`` (:func:`model.block_attention.key_blocks`) only these are looked at.
     """
+    if key_blocks is not None and choose(config) == "chunked" and not config.batch_invariant:
+        return see_blocks(segment_ids, branch_ids, key_blocks)
     whole_tiles = segment_ids.shape[1] % LANES == 0
     if choose(config).startswith("splash") and branch_ids is None and whole_tiles:
         return Segments(segment_ids)
@@ -74,6 +80,8 @@ def attend_rows(
     exact: bool = False,
 ) -> Float[Array, "B T H h"]:
     """Rows attend to themselves; ``how`` as in :func:`choose`, ``exact`` as in :func:`attend`."""
+    if isinstance(see, Blocks):
+        return attend_blocks(q, k, v, see)
     if isinstance(see, Segments):
         from model.splash import splash  # Pallas takes a second to import, and only this needs it
 
@@ -180,7 +188,7 @@ class Attention(nnx.Module):
             cache = LayerCache(k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3))
         else:
             assert at is not None
-            assert not isinstance(see, Segments)
+            assert not isinstance(see, (Segments, Blocks))
             cache = cache.write(k, v, at)
             out = attend(q, cache.k, cache.v, see, self.exact)
         out = checkpoint_name(out, "attention")

@@ -76,12 +76,14 @@ class Transformer(nnx.Module):
         segment_ids_BT: Int[Array, "B T"],
         *,
         branch_ids_BT: Int[Array, "B T"] | None = None,
+        key_blocks: Int[Array, "B n m"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Hidden states after the last norm.
 
-        ``branch_ids_BT`` lets continuations share a beginning, see :func:`model.attention.see_segments`.
+        ``branch_ids_BT`` lets continuations share a beginning, see :func:`model.attention.see_segments`;
+        ``key_blocks`` leaves out what the mask hides anyway, see :mod:`model.block_attention`.
         """
-        see = visibility(self.config, segment_ids_BT, branch_ids_BT)
+        see = visibility(self.config, segment_ids_BT, branch_ids_BT, key_blocks)
         x, angles = self._enter(tokens_BT, positions_BT)
         return self.norm(self._through(x, lambda block, x: block(x, angles, see)[0]))
 

@@ -24,8 +24,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
+
+from model.block_attention import key_blocks
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ def text_sample(ids: Sequence[int], weights: Sequence[float]) -> Sample:
 
 
 class Batch(NamedTuple):
-    """Packed rows, a JAX pytree. All arrays are [R, T]; padding has segment 0 and weight 0."""
+    """Packed rows, a JAX pytree. All arrays are [R, T]; padding has segment 0 and weight 0.
+
+    ``key_blocks`` [R, n, m]: see :func:`with_key_blocks`.
+    """
 
     tokens: Any
     targets: Any
@@ -62,6 +68,7 @@ class Batch(NamedTuple):
     weights: Any
     logprobs: Any
     advantages: Any
+    key_blocks: Any = None
 
     @property
     def rows(self) -> int:
@@ -73,6 +80,7 @@ class Batch(NamedTuple):
         return float(np.sum(self.weights))
 
 
+FIELDS = tuple(name for name in Batch._fields if name != "key_blocks")  # what packing writes
 _INTEGER_FIELDS = ("tokens", "targets", "positions", "segment_ids", "branch_ids")
 
 
@@ -148,7 +156,7 @@ def empty(rows: int, length: int) -> Batch:
     """A batch of padding only."""
     shape = (rows, length)
     return Batch(**{
-        name: np.zeros(shape, np.int32 if name in _INTEGER_FIELDS else np.float32) for name in Batch._fields
+        name: np.zeros(shape, np.int32 if name in _INTEGER_FIELDS else np.float32) for name in FIELDS
     })  # fmt: skip
 
 
@@ -197,13 +205,26 @@ def _write(batch: Batch, r: int, column: int, segment: int, piece: _Piece) -> No
     batch.advantages[r, here] = sample.advantages[following]
 
 
+def with_key_blocks(batch: Batch) -> Batch:
+    """On a CPU: with the blocks of keys that its attention has to look at; elsewhere as it is."""
+    if jax.default_backend() != "cpu":
+        return batch
+    return batch._replace(key_blocks=key_blocks(batch.segment_ids, batch.branch_ids))
+
+
+def take_rows(batch: Batch, which: Any) -> Batch:
+    """Some rows of a batch, by a slice or by indices."""
+    return Batch(**{name: getattr(batch, name)[which] for name in FIELDS})
+
+
 def micro_batches(batch: Batch, rows: int) -> list[Batch]:
     """Cut a batch into micro-batches of exactly ``rows`` rows (one compiled shape); the last is padded."""
     cut = []
     for start in range(0, batch.rows, rows):
-        part = Batch(*(array[start : start + rows] for array in batch))
+        part = take_rows(batch, slice(start, start + rows))
         if part.rows < rows:
             padding = empty(rows - part.rows, batch.tokens.shape[1])
-            part = Batch(*(np.concatenate(pair) for pair in zip(part, padding, strict=True)))
+            joined = {name: np.concatenate([getattr(b, name) for b in (part, padding)]) for name in FIELDS}
+            part = Batch(**joined)
         cut.append(part)
     return cut

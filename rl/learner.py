@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from pydantic import Field
 
 from model.sharding import on_mesh, put_whole, shard_batch
-from rl.batch import Batch
+from rl.batch import Batch, with_key_blocks
 from rl.losses import (
     Aggregate,
     Estimator,
@@ -229,7 +229,7 @@ class Learner:
         return nullcontext() if self._mesh is None else on_mesh(self._mesh)
 
     def _put(self, batch: Batch) -> Batch:
-        return batch if self._mesh is None else shard_batch(self._mesh, batch)
+        return with_key_blocks(batch) if self._mesh is None else shard_batch(self._mesh, batch)
 
     def _denominator(self, micro: Sequence[Batch]) -> float:
         """What the summed loss of a whole minibatch is divided by: tokens, or sequences (times a length)."""

@@ -80,6 +80,11 @@ class Policy:
             branches: whether prompts may be shared in this batch; without, splash attention can be used.
         """
         model = nnx.merge(self.graphdef, params)
-        branch_ids = batch.branch_ids if branches else None
-        hidden = model(batch.tokens, batch.positions, batch.segment_ids, branch_ids_BT=branch_ids)
+        hidden = model(
+            batch.tokens,
+            batch.positions,
+            batch.segment_ids,
+            branch_ids_BT=batch.branch_ids if branches else None,
+            key_blocks=batch.key_blocks,
+        )
         return model.score(hidden, batch.targets)

@@ -29,7 +29,17 @@ from flax import nnx
 
 from model.config import ModelConfig
 from model.tokens import Call, ChatTemplate, Tokenizer, answer_text, call_text, tool_text, train_tokenizer
-from rl.batch import Batch, Sample, empty, micro_batches, pack, text_sample
+from rl.batch import (
+    FIELDS,
+    Batch,
+    Sample,
+    empty,
+    micro_batches,
+    pack,
+    take_rows,
+    text_sample,
+    with_key_blocks,
+)
 from rl.copying import copying_start
 from rl.corpus import Record, build_corpus, read_corpus, thin_tools
 from rl.learner import init_state
@@ -159,7 +169,7 @@ def exact_turns(score: Callable, params, samples: Sequence[Sample], rows: int = 
         batch = empty(rows, ROW)
         for r, sample in enumerate(part):
             one = pack([sample], ROW)
-            for name in Batch._fields:
+            for name in FIELDS:
                 getattr(batch, name)[r] = getattr(one, name)[0]
         right = np.asarray(score(params, batch))
         for r in range(len(part)):
@@ -216,7 +226,7 @@ class Feed:
             wanted -= sum(len(s.ids) for s in new)
         packed = pack(samples, row, share_prompts=together)
         full = np.argsort(-np.sum(packed.segment_ids > 0, axis=1), kind="stable")
-        chosen = Batch(*(array[np.sort(full[:rows])] for array in packed))
+        chosen = take_rows(packed, np.sort(full[:rows]))
         return micro_batches(chosen, rows)[0]  # padded to the full number of rows
 
     def single(self, rng: random.Random, most: int) -> Sample:
@@ -289,7 +299,7 @@ def pretrain(
     began, seen, losses = time.time(), 0, []
     for step in range(start, steps):
         batch = feed.batch(step, curriculum.level)
-        state, numbers = step_fn(state, batch)
+        state, numbers = step_fn(state, with_key_blocks(batch))
         losses.append(float(numbers["target_loss"]))
         curriculum.saw(losses[-1])
         seen += batch.tokens.size

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl.batch import Batch
+from rl.batch import FIELDS, Batch
 from synth.errors import InfrastructureError
 
 
@@ -52,9 +52,7 @@ class Refusals:
         self.in_a_row = 0 if applied else self.in_a_row + 1
         if not self.limit or self.in_a_row < self.limit:
             return
-        arrays = {
-            field: np.concatenate([getattr(batch, field) for batch in micro]) for field in Batch._fields
-        }
+        arrays = {field: np.concatenate([getattr(batch, field) for batch in micro]) for field in FIELDS}
         arrays["trainer_logprobs"] = np.concatenate(logp)
         where = f"is in {self._dump(arrays)}" if self.folder else "was not kept, for want of a folder"
         raise UpdatesRefused(

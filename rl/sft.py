@@ -11,6 +11,7 @@ with the same outcome: the batches depend on (seed, epoch) only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import optax
 from jaxtyping import Array
 
 from model.checkpoint import Checkpoints
-from rl.batch import Batch, Row, Sample, fill, plan
+from rl.batch import Batch, Row, Sample, fill, plan, with_key_blocks
 from rl.data import MAX_OBSERVATION
 from rl.learner import (
     Config,
@@ -109,7 +110,7 @@ def means(sums: dict[str, Array]) -> dict[str, Array]:
 def heldout_loss(score: Score, params: Any, batches: Sequence[Batch]) -> dict[str, float]:
     """``loss`` and ``target_loss`` over batches that aren't trained on."""
     measure = jax.jit(lambda params, batch: loss_sums(score(params, batch)[0], batch))
-    parts = [measure(params, batch) for batch in batches]
+    parts = [measure(params, with_key_blocks(batch)) for batch in batches]
     total = jax.tree.map(lambda *values: sum(values), *parts)
     values = means(total)
     return {"loss": float(values["loss"]), "target_loss": float(values["target_loss"])}
@@ -169,12 +170,13 @@ def train_sft(
     sizes = [-(-len(rows) // config.rows) for rows in epochs]
     total = sum(sizes)
     optimizer = make_optimizer(config.optimizer, total)
-    lm_step, state, first = make_lm_step(policy.score, optimizer), init_state(policy.params, optimizer), 0
+    score = partial(policy.score, branches=share)
+    lm_step, state, first = make_lm_step(score, optimizer), init_state(policy.params, optimizer), 0
     kept_out = plan(heldout, config.row_length, share_prompts=share)
     held = list(batches_of(kept_out, config.rows, config.row_length))
 
     def measured(when: str, params: Params) -> dict[str, float]:
-        found = heldout_loss(policy.score, params, held) if held else {}
+        found = heldout_loss(score, params, held) if held else {}
         return {f"{when}heldout_{name}": value for name, value in found.items()}
 
     with Checkpoints(Path(run_dir) / "checkpoints") as checkpoints:
@@ -190,7 +192,7 @@ def train_sft(
             done = max(first - step, 0)  # batches of this epoch that an earlier run did
             step += min(done, size)
             for batch in batches_of(rows[done * config.rows :], config.rows, config.row_length):
-                state, numbers = lm_step(state, batch)
+                state, numbers = lm_step(state, with_key_blocks(batch))
                 numbers = {name: float(value) for name, value in numbers.items()} | before
                 step, before = step + 1, {}
                 if step == end:

@@ -85,9 +85,11 @@ def test_rotary_positions_are_relative_and_in_halves():
     assert product(5, 3) == pytest.approx(product(105, 103), abs=1e-4)
     assert product(5, 3) != pytest.approx(product(5, 4), abs=1e-2)
     # Hugging Face: x * cos + rotate_half(x) * sin, rotate_half = (-second half, first half)
-    cos, sin = (jnp.concatenate([part, part], -1) for part in rope_angles(jnp.array([[7]]), 8, 10_000.0))
+    angles = 7 * 10_000.0 ** (-np.arange(0, 8, 2) / 8)
+    cos, sin = (np.concatenate([part, part]) for part in (np.cos(angles), np.sin(angles)))
     half = jnp.concatenate([-x[..., 4:], x[..., :4]], -1)
-    np.testing.assert_allclose(rotate(x, *rope_angles(jnp.array([[7]]), 8, 10_000.0)), x * cos + half * sin)
+    turned = rotate(x, *rope_angles(jnp.array([[7]]), 8, 10_000.0))
+    np.testing.assert_allclose(turned, x * cos + half * sin, atol=1e-5)
 
 
 def test_the_parameter_count_is_the_models():
