@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,6 +181,6 @@ def _local_runner(options: PipelineOptions, log: Path | None) -> tuple[PipelineR
     if direct.direct_running_mode != "multi_processing":
         return fn_runner.FnApiRunner(provision_info=info), None
     direct.direct_running_mode = "in_memory"  # or the runner would replace the environment below
-    workers = Workers(log)
+    workers = Workers(log, direct.direct_num_workers or os.cpu_count() or 1)  # 0 means all, to Beam
     environment = SubprocessSDKEnvironment.from_command_string(workers.command())
     return fn_runner.FnApiRunner(default_environment=environment, provision_info=info), workers

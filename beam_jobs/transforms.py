@@ -11,6 +11,7 @@ distribution, for the runner's own monitoring; our summaries read the run folder
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -67,6 +68,10 @@ class _AttemptFn(beam.DoFn):
 
     def setup(self) -> None:
         self.bench = Bench(self.stage)
+        # what is imported stays; a search every 700 objects took a twentieth of the time (ours, measured)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000)
 
     def process(self, element: Element) -> Iterator[Ended]:
         yield end(self.stage, self.store, element, self.bench)

@@ -1,6 +1,7 @@
 """The worker processes of ``multi_processing``, watched: Beam's local runner waits forever for a dead one.
 
-Each worker writes its process number to a file before it becomes Python. :func:`watched` runs the
+Each worker writes its process number to a file before it becomes Python, and keeps to its share of the
+processors, with its sandboxes (:func:`shares`). :func:`watched` runs the
 pipeline in a thread and looks whether those processes live; when one has died (killed, out of memory, a
 crash in C) it ends the others and raises :class:`WorkerDied`. :func:`beam_jobs.stage.run_stage` then
 goes on with what is missing.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -39,10 +41,32 @@ class WorkerDied(InfrastructureError):
         self.pids = pids
 
 
-class Workers:
-    """The worker processes of one pipeline."""
+def shares(count: int) -> list[str]:
+    """The processors of each of ``count`` workers, as ``taskset`` takes them; none where one would have none.
 
-    def __init__(self, log: Path | None) -> None:
+    A worker and its sandbox take turns, so together they keep one processor busy. Left to the kernel, at
+    times both pairs stand on one processor while the other idles: ours, measured, 150 environments took two
+    workers 46 s instead of 42.
+    """
+    if not hasattr(os, "sched_getaffinity") or shutil.which("taskset") is None:
+        return []
+    processors = sorted(os.sched_getaffinity(0))
+    size = len(processors) // count
+    if count < 2 or not size:
+        return []
+    return [",".join(map(str, processors[n * size : (n + 1) * size])) for n in range(count)]
+
+
+class Workers:
+    """The worker processes of one pipeline.
+
+    Args:
+        log: where what they print goes; None: nowhere.
+        count: how many there will be.
+    """
+
+    def __init__(self, log: Path | None, count: int) -> None:
+        self._shares = shares(count)
         handle, name = tempfile.mkstemp(prefix="agent-world-workers-")
         os.close(handle)
         self._file, self._log = Path(name), log
@@ -53,7 +77,13 @@ class Workers:
         if self._log is not None:
             self._log.parent.mkdir(parents=True, exist_ok=True)
         said, pids = shlex.quote(str(self._log or os.devnull)), shlex.quote(str(self._file))
-        return f"echo $$ >>{pids}; exec {shlex.quote(sys.executable)} -m {WORKER} >>{said} 2>&1"
+        begin = "exec"
+        if self._shares:  # a worker's number is that of its line
+            mine = f"n=$(grep -nx $$ {pids} | cut -d: -f1); set -- {' '.join(self._shares)}"
+            begin = f"{mine}; shift $(((n - 1) % {len(self._shares)})); exec taskset -c $1"
+        # its threads would spin beside a worker that needs none
+        begin = f"export OPENBLAS_NUM_THREADS=1; {begin}"
+        return f"echo $$ >>{pids}; {begin} {shlex.quote(sys.executable)} -m {WORKER} >>{said} 2>&1"
 
     def dead(self) -> list[int]:
         """Process numbers of workers that started and are gone."""
