@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ from rl.train import GRPOConfig, train_grpo
 from synth.errors import CallerError
 from synth.grow import lineage
 from synth.themes import builtin
-from synth.types import Task, Theme
+from synth.types import Task, Theme, ToolGraph
 
 BEFORE, AFTER, EVOLVED = "before training", "after GRPO", "after evolution"
 
@@ -367,10 +368,6 @@ def _mix(tasks: Sequence[Task]) -> str:
 
 
 def _edges(root: Path, env_ids: Sequence[str]) -> str:
-    from collections import Counter
-
-    from synth.types import ToolGraph
-
     kinds: Counter[str] = Counter()
     for path in (root / "bundles" / env_id / "graph.json" for env_id in env_ids):
         kinds.update(edge.kind for edge in ToolGraph.from_json(path.read_text(), where=str(path)).edges)

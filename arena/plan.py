@@ -230,14 +230,19 @@ def _line(program: dict) -> str:
     )
 
 
+def mesh_words(body: dict) -> str:
+    """The axes of a result's mesh that cut something: "fsdp 8 x tensor 8"."""
+    return " x ".join(f"{name} {n}" for name, n in body["config"]["mesh"].items() if n > 1)
+
+
 def describe(body: dict) -> str:
     """A result in words, per chip."""
     config, hbm = body["config"], body["per_chip"]["hbm"]
-    mesh = " x ".join(f"{name} {n}" for name, n in config["mesh"].items() if n > 1)
     chip, _ = parse_topology(config["topology"])
     lines = [
-        f"{body['name']}: {config['model']} on {config['topology']}, {body['chips']} chips, mesh {mesh}, "
-        f"remat {config['train']['remat']}, rows of {config['train']['length']:,} tokens",
+        f"{body['name']}: {config['model']} on {config['topology']}, {body['chips']} chips, "
+        f"mesh {mesh_words(body)}, remat {config['train']['remat']}, "
+        f"rows of {config['train']['length']:,} tokens",
         f"per chip, HBM {hbm / GIB:.2f} GiB; compiled by libtpu {body['made_by']['libtpu']}, run nowhere",
         f"{'program':10}{'arguments':>11}{'temp':>8}{'resident':>10}{'total':>8}  {'':5}"
         f"{'TFLOP':>9}{'HBM GB':>9}{'sent GB':>9}{'compute':>9}{'HBM':>8}{'links':>8}  limit",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from arena.plan import GIB, describe, is_whole, keep_plan, kept_plan, make_plan
+from arena.plan import GIB, describe, is_whole, keep_plan, kept_plan, make_plan, mesh_words
 from arena.plan_config import MeshAxes, PlanConfig, read_config
 from model.chips import parse_topology
 from synth.errors import CallerError
@@ -96,8 +96,8 @@ def _search(file: Path, config: PlanConfig) -> list[dict]:
 
 def _searched(body: dict) -> str:
     config, gradient = body["config"], body["per_chip"]["programs"]["gradient"]
-    mesh = " x ".join(f"{name} {n}" for name, n in config["mesh"].items() if n > 1)
-    head = f"{body['name']}: {mesh}, remat {config['train']['remat']:10} {gradient['total'] / GIB:6.1f} GiB"
+    how = f"{body['name']}: {mesh_words(body)}, remat {config['train']['remat']:10}"
+    head = f"{how} {gradient['total'] / GIB:6.1f} GiB"
     if "mfu_bound" not in body:
         return f"{head}  too big"
     times = gradient["seconds"]
@@ -135,14 +135,13 @@ def _marks(file: Path) -> tuple[str, int, int]:
 
 def _row(body: dict) -> str:
     config, programs = body["config"], body["per_chip"]["programs"]
-    mesh = " x ".join(f"{name} {n}" for name, n in config["mesh"].items() if n > 1)
     sizes = [f"{programs[p]['total'] / GIB:.1f}" if p in programs else "" for p in
              ("gradient", "update", "prefill", "decode")]  # fmt: skip
     mfu = f"{body['mfu_bound']:.0%}" if "mfu_bound" in body else ""
     limit = body.get("roofline", {}).get("limit", "")
     rollout = body.get("rollout", {})
     cells = [
-        body["name"], str(body["chips"]), mesh, config["train"]["remat"],
+        body["name"], str(body["chips"]), mesh_words(body), config["train"]["remat"],
         f"{body['per_chip']['hbm'] / GIB:.2f}", *sizes, "yes" if body["fits"] else "**no**", mfu, limit,
         str(config["rollout"]["slots"]), f"{rollout['tokens_per_second']:,.0f}" if rollout else "",
     ]  # fmt: skip

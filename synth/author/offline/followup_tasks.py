@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.author.base import ProgramDraft
 from synth.author.offline.followups import FLOW
+from synth.author.offline.verifying import VERIFY_ANSWER, VERIFY_HEAD, VERIFY_STATE, names
 from synth.types import Table
 
 if TYPE_CHECKING:
@@ -138,8 +139,6 @@ def _dues_of(d: Desk, variable: str) -> str:
 
 
 def _verify_head(d: Desk, row: dict[str, Any], expected: str) -> str:
-    from synth.author.offline.programs import VERIFY_ANSWER, VERIFY_HEAD
-
     pk, table = d.ledger.primary_key, _dues(d)
     return (
         VERIFY_HEAD + d.verify_lines(row[d.key])
@@ -151,8 +150,6 @@ def _verify_head(d: Desk, row: dict[str, Any], expected: str) -> str:
 
 def owed_in_all(d: Desk) -> ProgramDraft | None:
     """Loop over the lines of an entity: what is owed on all of them together; reads only."""
-    from synth.author.offline.programs import VERIFY_STATE
-
     row = _busy(d, billed=True) if d.has("find", "list_ledger", "dues") else None
     if row is None:
         return None
@@ -174,8 +171,6 @@ def owed_in_all(d: Desk) -> ProgramDraft | None:
 
 def settle_all(d: Desk) -> ProgramDraft | None:
     """Loop in a loop with a branch: settle every open follow-up of an entity's lines; answer the sum."""
-    from synth.author.offline.programs import VERIFY_STATE, names
-
     row = _busy(d, billed=True) if d.has("find", "list_ledger", "dues", "settle") else None
     if row is None:
         return None

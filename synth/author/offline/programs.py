@@ -14,32 +14,10 @@ from typing import Any
 
 from synth.author.base import ProgramDraft, World
 from synth.author.offline import followup_tasks
+from synth.author.offline.verifying import VERIFY_ANSWER, VERIFY_HEAD, VERIFY_STATE, names
 from synth.types import Column, Guide, Table, Tool
 
 ADDED = 0.5  # share of drafts over a grown environment that use what it gained (ours)
-VERIFY_HEAD = """\
-def number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def verify(initial, final, answer):
-    checks = []
-"""
-VERIFY_STATE = """\
-    diff = initial.diff(final)
-    allowed = {allowed}
-    checks.append(("nothing else changed", set(diff) <= allowed, "changed: " + ", ".join(sorted(diff))))
-    return checks
-"""
-VERIFY_ANSWER = """\
-    checks.append(("answer is a number", number(answer), repr(answer)))
-    checks.append(("answer value", number(answer) and abs(answer - expected) < 0.011, f"{answer!r}, expected {expected!r}"))
-"""
-
-
-def names(*tables: str) -> str:
-    """Source of a set of table names, in a fixed order."""
-    return "{" + ", ".join(repr(t) for t in sorted(tables)) + "}"
 
 
 @dataclass
