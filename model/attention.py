@@ -81,7 +81,7 @@ def attend_rows(
 ) -> Float[Array, "B T H h"]:
     """Rows attend to themselves; ``how`` as in :func:`choose`, ``exact`` as in :func:`attend`."""
     if isinstance(see, Blocks):
-        return attend_blocks(q, k, v, see)
+        return jax.checkpoint(attend_blocks)(q, k, v, see)  # made again going back, as in attend
     if isinstance(see, Segments):
         from model.splash import splash  # Pallas takes a second to import, and only this needs it
 
