@@ -5,10 +5,10 @@ entropy of each target). Out: a new :class:`TrainState` and a dictionary of numb
 of tasks, groups or GRPO: weights, old log-probabilities and advantages ride on the batch, and the
 knobs of :class:`LearnerConfig` say which loss is made of them (:mod:`rl.losses`).
 
-One minibatch is one optimizer step. Its gradient is accumulated over micro-batches of one compiled
-shape, each divided by a count over the *whole* minibatch, so the cut into micro-batches changes
-nothing. A minibatch whose loss or gradient isn't finite leaves the state as it was and is counted
-(rule 7); too many in a row end the run (:mod:`rl.refused`).
+One minibatch is one optimizer step. Its gradient is accumulated over micro-batches of one shape (on a
+CPU of a few: :mod:`model.block_attention`), each divided by a count over the *whole* minibatch, so the cut
+into micro-batches changes nothing. A minibatch whose loss or gradient isn't finite leaves the state as it
+was and is counted (rule 7); too many in a row end the run (:mod:`rl.refused`).
 """
 
 from __future__ import annotations
