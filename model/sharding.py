@@ -63,6 +63,12 @@ def current_mesh() -> Any | None:
     return None if mesh.empty else mesh
 
 
+def time_is_cut() -> bool:
+    """Whether the surrounding mesh cuts rows along time."""
+    mesh = current_mesh()
+    return mesh is not None and mesh.shape.get("sequence", 1) > 1
+
+
 def logical_axes(path: tuple[Any, ...]) -> tuple[str | None, ...]:
     """Logical axes of a parameter of :class:`model.transformer.Transformer`, by its path."""
     if path[-1] == "kernel":
