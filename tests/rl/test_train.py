@@ -262,7 +262,7 @@ def test_grpo_raises_the_pass_rate_in_a_real_environment(seed, half_trained, poo
     """From below 0.2 to above 0.8: the policy knows two answers and comes to give the right one."""
     config = GRPOConfig(
         seed=seed,
-        steps=24,
+        steps=32,
         groups_per_step=4,
         slots=32,
         limits=LIMITS,
