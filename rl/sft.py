@@ -110,7 +110,7 @@ def means(sums: dict[str, Array]) -> dict[str, Array]:
 def heldout_loss(score: Score, params: Any, batches: Sequence[Batch]) -> dict[str, float]:
     """``loss`` and ``target_loss`` over batches that aren't trained on."""
     measure = jax.jit(lambda params, batch: loss_sums(score(params, batch)[0], batch))
-    parts = [measure(params, with_key_blocks(batch)) for batch in batches]
+    parts = [measure(params, batch) for batch in batches]
     total = jax.tree.map(lambda *values: sum(values), *parts)
     values = means(total)
     return {"loss": float(values["loss"]), "target_loss": float(values["target_loss"])}
@@ -173,7 +173,7 @@ def train_sft(
     score = partial(policy.score, branches=share)
     lm_step, state, first = make_lm_step(score, optimizer), init_state(policy.params, optimizer), 0
     kept_out = plan(heldout, config.row_length, share_prompts=share)
-    held = list(batches_of(kept_out, config.rows, config.row_length))
+    held = [with_key_blocks(batch) for batch in batches_of(kept_out, config.rows, config.row_length)]
 
     def measured(when: str, params: Params) -> dict[str, float]:
         found = heldout_loss(score, params, held) if held else {}
